@@ -23,6 +23,8 @@ from tests.object_store.fixtures import bucket, client, store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.kafka.gateway import Gateway
+
 __all__ = ["bucket", "client", "store"]
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -149,6 +151,14 @@ def spark() -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def gateway() -> Gateway:
+    """The JVM with the classes of the reference version of Kafka."""
+    from tests.kafka.gateway import shared_gateway
+
+    return shared_gateway()
 
 
 @pytest.fixture(scope="session", autouse=True)

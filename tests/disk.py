@@ -140,8 +140,8 @@ class MemoryLock(Lock):
 class FaultyFileSystem(DiskFileSystem):
     """Files in memory. ``stop_before`` is the number of the change (from 0) that does not happen any more."""
 
-    def __init__(self, stop_before: int | None = None) -> None:
-        self.stop_before = stop_before
+    def __init__(self) -> None:
+        self.stop_before: int | None = None
         self.done = 0
         self.log: list[str] = []
         self.fail: Callable[[str, str], str | None] = lambda operation, path: None

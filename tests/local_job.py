@@ -94,6 +94,15 @@ def clean_locally(
     return {log.topic: log for log in report.logs}
 
 
+def topics_file(path: Path, topics: TopicConfigs) -> Path:
+    """Writes a configuration file for ``--config`` with these topic-level settings."""
+    lines = []
+    for topic, config in topics.items():
+        lines += [f'[topics."{topic}"]', *(f'"{name}" = "{value}"' for name, value in config.items()), ""]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
 def write_offsets(log_dir: Path, **files: Mapping[str, int | None]) -> None:
     """Writes checkpoint files (``log_starts``, ``high_watermarks``, ``cleaner_offsets``) with one offset per topic."""
     for name, offsets in files.items():

@@ -168,7 +168,7 @@ def test_the_tested_versions_are_those_of_the_package() -> None:
 def words_of(picture: str) -> list[str]:
     """The text of an SVG, without times and rates."""
     texts = [html.unescape(text).replace("\xa0", " ") for text in re.findall(r"<text [^>]*>([^<]*)</text>", picture)]
-    return re.sub(r"[;,]? in [\d.]+ m?s(, [\d.]+ .B/s)?", "", " ".join(texts)).split()
+    return re.sub(r"[;,]? in (\d+ (h|min) )*[\d.]+ m?s(, [\d.]+ .B/s)?", "", " ".join(texts)).split()
 
 
 def test_pictures_are_small_and_load_nothing() -> None:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compaction.certifier.certificate import VerifyReport
-from compaction.certifier.find_pairs import VerifyRequest
 from compaction.rules.log_view import AbortedTxn
-from tests.certifier.certify import certify
-from tests.local_job import clean_locally, read_offsets, resolver_of, write_offsets
+from tests.certifier.certify import certify_copy
+from tests.local_job import clean_locally, write_offsets
 from tests.oracle.disk import read_partition, write_partition
 from tests.oracle.logs import ABORT, COMMIT, Batching, LogBuilder, Sent
 from tests.oracle.records import NaiveBatch, NaiveRecord, encode
@@ -89,12 +88,9 @@ class Story:
         """The partition directory of ``after``."""
         return self.after / f"{TOPIC}-0"
 
-    def verify(self, *, strict: bool = False, exact: bool = True) -> VerifyReport:
+    def verify(self) -> VerifyReport:
         """Certify ``after`` against ``before``."""
-        resolver = resolver_of({TOPIC: CONFIG})
-        before, after = (str(self.before),), (str(self.after),)
-        request = VerifyRequest(before, after, NOW_MS, exact, resolver=resolver, strict=strict)
-        return certify(request)
+        return certify_copy(self.before, self.after, NOW_MS, {TOPIC: CONFIG})
 
     def segments(self) -> list[NaiveSegment]:
         """The segments of ``after``."""
@@ -133,22 +129,23 @@ class Story:
     def replace(self, segment: NaiveSegment, batches: Sequence[bytes], aborted: Sequence[AbortedTxn] | None = None) -> None:
         """Rewrite a segment."""
         kept = segment.aborted_txns if aborted is None else aborted
-        for file in self.path.glob(f"{segment.base_offset:020d}.*"):
-            file.unlink()
+        self.remove(segment)
         made = write_segment(segment.base_offset, batches, INTERVAL_BYTES, segment.mtime_ms, kept)
         write_partition(self.path, [made])
 
-    def write(self, offset: int, kind: str, data: bytes) -> None:
-        """Replace a file of the segment that holds an offset."""
-        (self.path / f"{self.segment_of(offset).base_offset:020d}.{kind}").write_bytes(data)
+    def remove(self, segment: NaiveSegment) -> None:
+        """Remove the files of a segment."""
+        for file in self.path.glob(f"{segment.base_offset:020d}.*"):
+            file.unlink()
+
+    def write(self, segment: NaiveSegment, kind: str, data: bytes | None) -> None:
+        """Replace a file of a segment; ``None`` removes it."""
+        path = self.path / f"{segment.base_offset:020d}.{kind}"
+        path.unlink() if data is None else path.write_bytes(data)
 
     def set_checkpoint(self, **offsets: int) -> None:
         """Write checkpoint files of ``after``; see ``write_offsets``."""
         write_offsets(self.after, **{name: {TOPIC: offset} for name, offset in offsets.items()})
-
-    def cleaned_to(self) -> int:
-        """The cleaner checkpoint of ``after``."""
-        return read_offsets(self.after, "cleaner_offsets")[TOPIC]
 
 
 def records(change: Callable[[list[NaiveRecord]], Sequence[NaiveRecord]]) -> Change:

@@ -1,12 +1,13 @@
-"""Random logs cleaned over several rounds hold; damaged ones are judged as by the oracle."""
+"""Random logs cleaned over several rounds hold; damaged ones are judged as by an oracle, which has dictionaries of records and
+judges no files."""
 
 from __future__ import annotations
 
 import random
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -15,79 +16,149 @@ from compaction.certifier.certificate import LogCertificate, Status
 from compaction.certifier.find_pairs import VerifyRequest
 from compaction.report import LogReport, LogStatus
 from tests.certifier.certify import certify
-from tests.certifier.oracle import Judgement, Round, judge
-from tests.local_job import KAFKA, clean_locally, read_offsets, resolver_of, write_offsets
+from tests.local_job import KAFKA, read_offsets, resolver_of
 from tests.memory import scratch
-from tests.oracle.disk import read_partition, write_partition, write_producers
-from tests.oracle.records import NaiveBatch, NaiveRecord, encode
+from tests.oracle.disk import read_partition, write_partition
+from tests.oracle.logs import ABORT, COMMIT
+from tests.oracle.records import NaiveBatch, NaiveRecord, _text, encode
 from tests.oracle.segments import NaiveSegment, write_segment
 from tests.passes.random_cases import NOW_MS, random_cases
-from tests.passes.rounds import INTERVAL_BYTES, Case, move_on
+from tests.passes.rounds import INTERVAL_BYTES, Case, assert_four_rounds_equal, run_round, write_logs
 
 #: how the texts of violations begin, by the oracle's sets of offsets
 _LOST = ("record is missing", "control record is missing")
 _CHANGED = ("timestamp of", "key of", "value of", "headers of")
 
 
-class Rounds:
-    """Rounds over random logs in ``root``: ``before`` is a copy of what ``logs`` was."""
+@dataclass(frozen=True)
+class Round:
+    """The bounds of a round before which nothing is clean."""
 
-    def __init__(self, root: Path, seed: int, kafka_version: str = KAFKA) -> None:
-        self.kafka_version = kafka_version
-        self.logs, self.before = root / "logs", root / "before"
-        self.cases = random_cases([seed])
-        for case in self.cases:
-            # what lies below a checkpoint is clean
-            case.checkpoint = case.segments[0].base_offset
+    log_start: int
+    cleaned_to: int
+    now_ms: int
 
-    def run(self, now_ms: int) -> dict[str, LogReport]:
-        """One round; the cases that did not fail move on by ``settle``."""
-        for place in (self.logs, self.before):
-            shutil.rmtree(place, ignore_errors=True)
-        self.cases = [case for case in self.cases if not case.ended]
-        for case in self.cases:
-            path = self.logs / f"{case.name}-0"
-            write_partition(path, case.segments)
-            active = (entry._replace(last_timestamp_ms=now_ms) for entry in case.producers)
-            write_producers(path, case.segments[-1].next_offset, active)
-        write_offsets(self.logs, cleaner_offsets={case.name: case.checkpoint for case in self.cases})
-        shutil.copytree(self.logs, self.before)
-        return clean_locally(self.logs, now_ms, self.topics, kafka_version=self.kafka_version)
 
-    @property
-    def topics(self) -> dict[str, dict[str, str]]:
-        return {case.name: case.topic_config for case in self.cases}
+@dataclass
+class Judgement:
+    """Missing records by reason, and the offsets of lost, changed and made-up records and of tombstones dropped too early."""
 
-    def request(self, now_ms: int, *, in_place: bool = False) -> VerifyRequest:
-        before = () if in_place else (str(self.before),)
-        given = resolver_of(self.topics)
-        request = VerifyRequest(before, (str(self.logs),), now_ms, exact=True, resolver=given, strict=True)
-        return replace(request, kafka_version=self.kafka_version)
+    reasons: Counter[str] = field(default_factory=Counter)
+    lost: set[int] = field(default_factory=set)
+    changed: set[int] = field(default_factory=set)
+    made_up: set[int] = field(default_factory=set)
+    brings_back: set[int] = field(default_factory=set)
 
-    def settle(self, rng: random.Random, reports: dict[str, LogReport]) -> None:
-        for case in self.cases:
-            case.ended = reports[case.name].status is LogStatus.FAILED
-            for file in (self.logs / f"{case.name}-0").glob("*.deleted"):
-                file.unlink()
-            case.segments = read_partition(self.logs / f"{case.name}-0")
-        move_on(rng, self.cases, read_offsets(self.logs, "cleaner_offsets"))
+
+def judge(before: Sequence[NaiveSegment], after: Sequence[NaiveSegment], round_: Round) -> Judgement:
+    """Judge ``after``."""
+    found, sources = Judgement(), {record.offset: (batch, record) for batch, record in _all(before)}
+    left = {record.offset: _as_written(batch, record) for batch, record in _all(after)}
+    outcome = outcomes(before)
+    last: dict[bytes, int] = {}
+    kept_of: Counter[bytes] = Counter()
+    for offset, (batch, record) in sources.items():
+        counts = not batch.control and outcome[batch.last_offset] != ABORT and offset < round_.cleaned_to
+        if record.key is not None and counts:
+            last[record.key] = max(offset, last.get(record.key, -1))
+            kept_of[record.key] += offset in left
+    for offset, record in left.items():
+        if offset not in sources:
+            found.made_up.add(offset)
+        elif _plain(record) != _plain(_as_written(*sources[offset])):
+            found.changed.add(offset)
+    for offset, (batch, record) in sources.items():
+        if offset not in left:
+            reason = _reason(batch, record, last, outcome[batch.last_offset], round_)
+            if reason is None:
+                found.lost.add(offset)
+            else:
+                found.reasons[reason] += 1
+            if reason == "tombstone" and kept_of[record.key or b""]:
+                found.brings_back.add(offset)
+    return found
+
+
+def outcomes(segments: Sequence[NaiveSegment]) -> dict[int, int | None]:
+    """How the transaction of each batch ended, by its last offset."""
+    ended: dict[int, int | None] = {}
+    waiting: dict[int, list[int]] = {}
+    for segment in segments:
+        for batch in segment.batches:
+            ended[batch.last_offset] = None
+            if batch.control and batch.control_type() in (ABORT, COMMIT):
+                for offset in waiting.pop(batch.producer_id, []):
+                    ended[offset] = batch.control_type()
+            elif batch.transactional and not batch.control:
+                waiting.setdefault(batch.producer_id, []).append(batch.last_offset)
+    return ended
+
+
+def _all(segments: Sequence[NaiveSegment]) -> Iterator[tuple[NaiveBatch, NaiveRecord]]:
+    for segment in segments:
+        for batch in segment.batches:
+            for record in batch.records():
+                yield batch, record
+
+
+def _as_written(batch: NaiveBatch, record: NaiveRecord) -> NaiveRecord:
+    """A v0 message in a v1 wrapper with log append time gets that timestamp when rewritten."""
+    return replace(record, timestamp=batch.max_timestamp) if batch.magic == 1 and batch.log_append_time else record
+
+
+def _plain(record: NaiveRecord) -> tuple[object, ...]:
+    headers = tuple((_text(name), value) for name, value in record.headers)
+    return record.timestamp, record.key, record.value, headers
+
+
+def _reason(batch: NaiveBatch, record: NaiveRecord, last: dict[bytes, int], outcome: int | None, round_: Round) -> str | None:
+    if record.offset < round_.log_start:
+        return "below_log_start"
+    if record.offset >= round_.cleaned_to:
+        return None
+    if batch.control:
+        return "marker" if batch.control_type() in (ABORT, COMMIT) else None
+    if outcome == ABORT:
+        return "aborted"
+    if record.key is None:
+        return "invalid"
+    if last.get(record.key, -1) > record.offset:
+        return "superseded"
+    horizon_ms = batch.delete_horizon_ms
+    passed = batch.magic == 2 and horizon_ms is not None and horizon_ms <= round_.now_ms
+    return "tombstone" if record.value is None and passed else None
+
+
+def clean_from_the_start(seed: int) -> list[Case]:
+    """Random logs; what lies below a checkpoint would have to be clean."""
+    cases = random_cases([seed])
+    for case in cases:
+        case.checkpoint = case.segments[0].base_offset
+    return cases
+
+
+def request(before: Path | None, logs: Path, cases: Sequence[Case], now_ms: int, version: str = KAFKA) -> VerifyRequest:
+    topics = resolver_of({case.name: case.topic_config for case in cases})
+    sources = () if before is None else (str(before),)
+    made = VerifyRequest(sources, (str(logs),), now_ms, exact=True, resolver=topics, strict=True)
+    return replace(made, kafka_version=version)
 
 
 @pytest.mark.parametrize(("seed", "range_bytes", "version"), [(0, 400, "2.8"), (1, 1 << 20, "4.3"), (2, 1_500, "3.9.1")])
 def test_the_result_of_every_round_holds(seed: int, range_bytes: int, version: str) -> None:
-    rng, now_ms, judged = random.Random(seed), NOW_MS, Counter[bool]()
+    judged = Counter[bool]()
+
+    def check(cases: Sequence[Case], now_ms: int, reports: Mapping[str, LogReport]) -> None:
+        write_logs(root / "before", cases, now_ms)
+        for before in (root / "before", None):
+            for log in certify(request(before, root / "logs", cases, now_ms, version), range_bytes).logs:
+                assert (log.status, log.violations, log.lost) == (Status.HOLDS, (), 0), log.lines()
+                if before is not None and reports[log.topic].status is LogStatus.CLEANED:
+                    assert _figures(log) == _told(reports[log.topic])
+                judged[before is None] += 1
+
     with scratch() as root:
-        rounds = Rounds(root, seed, version)
-        for number in range(4):
-            reports = rounds.run(now_ms)
-            for in_place in (False, True):
-                for log in certify(rounds.request(now_ms, in_place=in_place), range_bytes).logs:
-                    assert (log.status, log.violations, log.lost) == (Status.HOLDS, (), 0), log.lines()
-                    if not in_place and reports[log.topic].status is LogStatus.CLEANED:
-                        assert _figures(log) == _told(reports[log.topic])
-                    judged[in_place] += 1
-            rounds.settle(rng, reports)
-            now_ms += (0, 1_000, 10**9)[number % 3]
+        assert_four_rounds_equal(root / "logs", clean_from_the_start(seed), NOW_MS, version=version, check=check)
     assert judged[True] == judged[False] > 40
 
 
@@ -102,19 +173,19 @@ def _told(report: LogReport) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("seed", range(3, 6))
 def test_damaged_logs_are_judged_as_by_the_oracle(seed: int) -> None:
-    rng, damaged = random.Random(seed), 0
+    rng, damaged, cases = random.Random(seed), 0, clean_from_the_start(seed)
     with scratch() as root:
-        rounds = Rounds(root, seed)
-        rounds.run(NOW_MS)
-        ends = read_offsets(rounds.logs, "cleaner_offsets")
+        logs, before = root / "logs", root / "before"
+        write_logs(before, cases, NOW_MS)
+        assert list(run_round(logs, cases, NOW_MS)) == []
+        ends = read_offsets(logs, "cleaner_offsets")
         judgements: dict[str, Judgement] = {}
-        for case in rounds.cases:
-            after = _damaged(rng, read_partition(rounds.logs / f"{case.name}-0"))
-            shutil.rmtree(rounds.logs / f"{case.name}-0")
-            write_partition(rounds.logs / f"{case.name}-0", after)
-            before = read_partition(rounds.before / f"{case.name}-0")
-            judgements[case.name] = judge(before, after, _round(case, ends[case.name], after))
-        for log in certify(rounds.request(NOW_MS), 700).logs:
+        for case in cases:
+            source, after = read_partition(before / f"{case.name}-0"), _damaged(rng, list(case.segments))
+            shutil.rmtree(logs / f"{case.name}-0")
+            write_partition(logs / f"{case.name}-0", after)
+            judgements[case.name] = judge(source, after, Round(source[0].base_offset, ends[case.name], NOW_MS))
+        for log in certify(request(before, logs, cases, NOW_MS), 700).logs:
             expected, said = judgements[log.topic], {(each.offset, each.what) for each in log.violations}
             assert {reason: n for reason, n in log.missing.items() if n} == dict(expected.reasons), log.lines()
             assert log.lost == len(expected.lost)
@@ -125,11 +196,6 @@ def test_damaged_logs_are_judged_as_by_the_oracle(seed: int) -> None:
                 assert {at for at, what in said if what.startswith("tombstone is")} == expected.brings_back
             damaged += bool(expected.lost or expected.changed or expected.made_up)
     assert damaged > 5
-
-
-def _round(case: Case, cleaned_to: int, after: Sequence[NaiveSegment]) -> Round:
-    # nothing is clean before the first round
-    return Round(case.segments[0].base_offset, cleaned_to, NOW_MS, 0)
 
 
 def _damaged(rng: random.Random, segments: list[NaiveSegment]) -> list[NaiveSegment]:

@@ -32,12 +32,13 @@ from compaction.formats.keys import KeyCriteria, KeyPattern
 from compaction.run.compact import clean_logs
 from compaction.screen.progress import Progress
 from tests.certifier.certify import certify
-from tests.erasure.test_erase_keys import erase, keys_of, write_case, write_odd
+from tests.erasure.test_erase_keys import erase, keys_of, write_odd
 from tests.golden import unpack_sample
 from tests.local_job import logs_in
 from tests.local_passes import LocalPasses
 from tests.passes.random_cases import FLAVOURS, random_case
 from tests.passes.random_cases import NOW_MS as RANDOM_NOW_MS
+from tests.passes.rounds import write_case
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -140,7 +141,7 @@ def test_an_erasure_has_the_same_certificate(
 ) -> None:
     cases = [random_case(flavour, 3) for flavour in FLAVOURS][:3]
     for case in cases:
-        write_case(tmp_path / "before", case)
+        write_case(tmp_path / "before", case, RANDOM_NOW_MS)
     keys = sorted({key for case in cases for key in keys_of(case)})[::3]
     assert erase(tmp_path / "before", keys, output_dir=tmp_path / "after", include_active=True).exit_code == 0
     (tmp_path / "after/old.dump").write_bytes(next((tmp_path / "before").rglob("*.log")).read_bytes())

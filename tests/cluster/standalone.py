@@ -35,7 +35,6 @@ class Standalone:
         return self.processes[-1]
 
     def stop(self) -> None:
-        """Ends all processes."""
         for process in reversed(self.processes):
             process.terminate()
         for process in self.processes:

@@ -8,9 +8,11 @@ from pathlib import Path
 from tests.certifier.story import CONFIG, Story, records
 from tests.dumping.segments import write_partition, write_segment
 from tests.erasure.test_erase_keys import write_odd
-from tests.files.layouts.exports import upload
+from tests.exports.test_local_tiered import tail
+from tests.files.layouts.exports import TOPIC_ID, upload
 from tests.golden import AIVEN_OBJECTS, unpack_backup_sets, unpack_sample
 from tests.log.settings.guesses import jbod
+from tests.run.test_since import put_segments
 
 
 def two_topics(here: Path) -> None:
@@ -28,6 +30,11 @@ def sample(here: Path, *names: str) -> None:
 def two_disks(here: Path) -> None:
     """``first`` has the metadata log of the sample, ``second`` a log of every policy."""
     jbod(here)[0].rename(here / "first")
+
+
+def segments(here: Path, topic: str, *bases: str) -> None:
+    """``data``: segments of ``TOPIC-0`` with nine records each, whose keys are those of any other one, but for the first."""
+    put_segments(here / "data", topic, *map(int, bases))
 
 
 def partition(here: Path) -> None:
@@ -69,6 +76,23 @@ def uploads(here: Path, count: str) -> None:
     """``in``: so many segments of ten records of ``orders-0``, as Kafka's ``LocalTieredStorage`` stores them."""
     for number in range(int(count)):
         upload(here / "in", range(10 * number, 10 * number + 10))
+
+
+def upload_of(here: Path, start: str, end: str, *epochs: str) -> None:
+    """``in``: one such segment, with records at these offsets, and its leader epochs, ``EPOCH:START``."""
+    upload(here / "in", range(int(start), int(end)), [_pair(each) for each in epochs] or [(0, 0)])
+
+
+def tail_of(here: Path, start: str, end: str, topic_id: str = TOPIC_ID, *epochs: str) -> None:
+    """``local``: a log directory with a segment of ``orders-0``, likewise."""
+    entries = [" ".join(each.split(":")) for each in epochs or ("0:0",)]
+    checkpoint = "".join(f"{line}\n" for line in ("0", str(len(entries)), *entries))
+    tail(here / "local", range(int(start), int(end)), epochs=checkpoint, topic_id=topic_id)
+
+
+def _pair(epoch: str) -> tuple[int, int]:
+    number, _, start = epoch.partition(":")
+    return int(number), int(start)
 
 
 def backup_sets(here: Path) -> None:

@@ -12,13 +12,13 @@ import argparse
 import random
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from compaction.run.sizing import Sizes
 from tests.conformance.kafkas import Compared
-from tests.kafka.gateway import Gateway, shared_gateway
+from tests.kafka.gateway import shared_gateway
 from tests.kafka.jars import REFERENCE, VERSIONS
 from tests.local_job import clean_on_spark
 from tests.memory import scratch
@@ -27,34 +27,6 @@ from tests.scenarios.language import HERE, Scenario
 from tests.scenarios.printer import printed
 from tests.scenarios.runner import Way, in_place_by, outcomes
 from tests.scenarios.shrink import shrink
-
-
-@dataclass(frozen=True)
-class Tally:
-    """The result of a run of the fuzzer; ``failed`` has the problems by scenario."""
-
-    scenarios: int = 0
-    rounds: int = 0
-    cleaned: int = 0
-    refused: int = 0
-    expired: int = 0
-    failed: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(
-            self.scenarios + other.scenarios,
-            self.rounds + other.rounds,
-            self.cleaned + other.cleaned,
-            self.refused + other.refused,
-            self.expired + other.expired,
-            {**self.failed, **other.failed},
-        )
-
-    def __str__(self) -> str:
-        return (
-            f"{self.scenarios} logs, {self.rounds} rounds, {self.cleaned} of them cleaned, {self.refused} logs refused by both,"
-            f" {self.expired} segments expired, {len(self.failed)} logs differ"
-        )
 
 
 def random_sizes(seed: int, *, spark: bool = False) -> Sizes:
@@ -72,38 +44,6 @@ def on_spark(sizes: Sizes, version: str) -> Way:
     return lambda log_dir, now_ms, topics: (outcomes(job(log_dir, now_ms, topics).values()), log_dir)
 
 
-def run_scenarios(
-    gateway: Gateway, root: Path, found: Mapping[str, Scenario], ours: Way, *, include_active: bool = False
-) -> Tally:
-    """All scenarios, side by side; ``include_active`` says that the job cleans last segments too."""
-    both = Compared(gateway, ours, include_active).run(root, found)
-    failed: dict[str, list[str]] = {}
-    for (name, number), problems in both.problems.items():
-        failed.setdefault(name, []).extend(f"round {number}: {problem}" for problem in problems)
-    return Tally(
-        len(found),
-        len(both.rounds),
-        sum(each.outcome.end_offset is not None for each in both.rounds),
-        sum(bool(each.outcome.refused) for each in both.rounds),
-        sum(each.outcome.deleted for each in both.rounds),
-        failed,
-    )
-
-
-def make_small(gateway: Gateway, scenario: Scenario, sizes: Sizes | None, *, include_active: bool = False) -> Scenario:
-    """The smallest scenario found that still fails."""
-
-    def fails(smaller: Scenario) -> bool:
-        with scratch() as root:
-            try:
-                ours = in_place_by(gateway.version, sizes, include_active=include_active)
-                return bool(run_scenarios(gateway, root, {"small": smaller}, ours, include_active=include_active).failed)
-            except Exception:  # noqa: BLE001 - what Kafka or the runner cannot even build is no smaller case
-                return False
-
-    return shrink(scenario, fails)
-
-
 @dataclass(frozen=True)
 class Batch:
     """Scenarios that the job cleans in one run; ``first`` also decides the sizes of its work."""
@@ -119,43 +59,52 @@ class Batch:
         """The sizes of the work."""
         return random_sizes(self.first, spark=self.spark)
 
-    def run(self) -> Tally:
+    def run(self) -> Compared:
         """Runs them, with the cleaner of the version as the judge."""
         gateway = shared_gateway(self.version)
-        ours = in_place_by(self.version, self.sizes, include_active=self.include_active)
-        if self.spark:
-            ours = on_spark(self.sizes, self.version)
+        ours = on_spark(self.sizes, self.version) if self.spark else self._in_place()
         found = {f"seed{seed}": draw(seed, gateway.release) for seed in range(self.first, self.first + self.count)}
         with scratch() as root:
-            return run_scenarios(gateway, root, found, ours, include_active=self.include_active)
+            return Compared(gateway, ours, self.include_active).run(root, found)
 
     def write_small(self, name: str, directory: Path = HERE) -> Path:
         """Writes the smallest scenario found that fails as this one does, as a file of scenarios."""
         gateway = shared_gateway(self.version)
-        scenario = draw(int(name.removeprefix("seed")), gateway.release)
-        small = make_small(gateway, scenario, self.sizes, include_active=self.include_active)
+
+        def fails(smaller: Scenario) -> bool:
+            with scratch() as root:
+                try:
+                    return bool(Compared(gateway, self._in_place(), self.include_active).run(root, {"small": smaller}).failed)
+                except Exception:  # noqa: BLE001 - what Kafka or the runner cannot even build is no smaller case
+                    return False
+
+        small = shrink(draw(int(name.removeprefix("seed")), gateway.release), fails)
         directory.mkdir(exist_ok=True)
         path = directory / f"{name}.txt"
         version = "" if self.version == REFERENCE else self.version
         path.write_text(printed(name, replace(small, version=version)), encoding="utf-8")
         return path
 
+    def _in_place(self) -> Way:
+        return in_place_by(self.version, self.sizes, include_active=self.include_active)
 
-def run_seeds(version: str, options: argparse.Namespace) -> Tally:
-    """The scenarios of these seeds, with the cleaner of that version as the judge."""
+
+def run_seeds(version: str, options: argparse.Namespace) -> int:
+    """The number of the scenarios of these seeds that differ, with the cleaner of that version as the judge."""
     first, end = (int(part) for part in options.seeds.split(":"))
-    tally = Tally()
+    failed = 0
     for start in range(first, end, options.chunk):
         began = time.monotonic()
         batch = Batch(start, min(options.chunk, end - start), version, options.spark, options.include_active)
-        tally += (found := batch.run())
+        found = batch.run()
         seconds = time.monotonic() - began
         print(f"{version}, seeds {start}:{start + batch.count}, {batch.sizes}: {found} ({seconds:.0f} s)", flush=True)
         for name, problems in found.failed.items():
             print(f"{name}:", *problems[:5], sep="\n  ", flush=True)
             if not options.no_shrink:
                 batch.write_small(name)
-    return tally
+        failed += len(found.failed)
+    return failed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -169,10 +118,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.add_argument("--kafka-version", default=REFERENCE, choices=("all", REFERENCE, *VERSIONS), help="the judge")
     arguments = options.parse_args(argv)
     versions = VERSIONS if arguments.kafka_version == "all" else (arguments.kafka_version,)
-    tallies = {version: run_seeds(version, arguments) for version in versions}
-    for version, tally in tallies.items():
-        print(f"{version}, seeds {arguments.seeds}: {tally}")
-    return 1 if any(tally.failed for tally in tallies.values()) else 0
+    failed = {version: run_seeds(version, arguments) for version in versions}
+    for version, count in failed.items():
+        print(f"{version}, seeds {arguments.seeds}: {count} logs differ")
+    return 1 if any(failed.values()) else 0
 
 
 if __name__ == "__main__":

@@ -8,22 +8,21 @@ import os
 import random
 import shutil
 from collections.abc import Mapping
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 
+from compaction import compact
 from compaction.certifier.certificate import Status
-from compaction.names import CLEANER_OFFSETS
 from compaction.output.finished import FINISHED
+from compaction.report import LogStatus, Since
 from tests.certifier.certify import certify_copy
 from tests.conformance.compare import differences
-from tests.conformance.ours import clean_in_process, topics_file
 from tests.damage.copied_files import DAMAGES, damage, record_count
 from tests.kafka.cleaner import CleanResult, clean_partition_if_due
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
-from tests.local_job import read_offsets
+from tests.local_job import topics_file
 from tests.oracle.random_logs import START_MS, Flavour, random_log
+from tests.scenarios.runner import offsets_of
 
 ROUNDS = 5
 HOUR_MS = 3_600_000
@@ -127,13 +126,20 @@ class GrowingLogs:
     def _round(self, number: int) -> list[str]:
         now_ms = START_MS + HOUR_MS * (number + 1)
         target, version = self.root / f"copy-{number}", self.gateway.version
-        since = () if self.copy is None else ("--since", str(self.copy))
         damaged = "" if self.copy is None or self.rng is None else _damage_one(self.copy, self.rng)
-        options = ("--config", str(self.toml), "--kafka-version", version, "--output-dir", str(target), "--if-done", "skip")
-        with redirect_stdout(StringIO()):
-            reports = clean_in_process(self.source, now_ms, *options, *since)
-        found = [f"{name}: {report['reason']}" for name, report in reports.items() if report["status"] == "failed"]
-        full = {name: log["since_reason"] for name, log in reports.items() if number and log["since"] == "full"}
+        report = compact(
+            self.source,
+            as_of=now_ms,
+            config=self.toml,
+            kafka_version=version,
+            allow_keyless=True,
+            output_dir=target,
+            if_done="skip",
+            since=self.copy,
+            engine="local",
+        )
+        found = [f"{log.name}: {log.reason}" for log in report.logs if log.status is LogStatus.FAILED]
+        full = {log.name: log.since_reason for log in report.logs if number and log.since == Since.FULL}
         found += [f"{name}: {reason}, {damaged}" for name, reason in full.items() if not damaged or damaged not in reason]
         for name in full:
             shutil.rmtree(self.kafkas / name)
@@ -145,7 +151,7 @@ class GrowingLogs:
             if isinstance(outcome, CleanResult):
                 self.checkpoints[name] = outcome.end_offset
             found += differences(self.gateway, target / f"{name}-0", path, int(config["index.interval.bytes"]))
-        checkpoints = read_offsets(target, "cleaner_offsets") if (target / CLEANER_OFFSETS).exists() else {}
+        checkpoints = offsets_of(target, "cleaner_offsets")
         counts = [record_count(log_dir) for log_dir in (target, self.kafkas)]
         if counts[0] != counts[1]:
             found.append(f"{counts[0]} records, Kafka's {counts[1]}")

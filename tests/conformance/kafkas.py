@@ -2,6 +2,7 @@
 
 The reference version writes the logs; a judge of any version cleans them. Before a round our directory becomes a copy of
 Kafka's; after it both must be the same logs, with the same outcomes, and ``verify`` must accept ours.
+``clean_as_broker`` has it clean the logs of a real broker's directory.
 """
 
 from __future__ import annotations
@@ -211,6 +212,27 @@ class Compared:
             self.rounds += rounds_of(root / f"{expires}", some, self._way(some, expires=expires), write)
         return self
 
+    @property
+    def failed(self) -> dict[str, list[str]]:
+        """What is different, by the names of scenarios."""
+        found: dict[str, list[str]] = {}
+        for (name, number), problems in self.problems.items():
+            found.setdefault(name, []).extend(f"round {number}: {problem}" for problem in problems)
+        return {name: problems for name, problems in found.items() if problems}
+
+    @property
+    def cleaned(self) -> int:
+        """The number of rounds in which Kafka cleaned a log."""
+        return sum(each.outcome.end_offset is not None for each in self.rounds)
+
+    def __str__(self) -> str:
+        refused = sum(bool(each.outcome.refused) for each in self.rounds)
+        deleted = sum(each.outcome.deleted for each in self.rounds)
+        return (
+            f"{len(self.rounds)} rounds, {self.cleaned} of them cleaned, {refused} logs refused by both,"
+            f" {deleted} segments expired, {len(self.failed)} logs differ"
+        )
+
     def _way(self, found: Mapping[str, Scenario], *, expires: bool) -> Way:
         theirs = cleaned_by(self.judge, include_active=self.include_active, expires=expires)
 
@@ -299,13 +321,11 @@ class _Sides:
             for made in kafkas.glob("*.snapshot"):
                 if not (ours / made.name).exists() and not (self.before / kafkas.name / made.name).exists():
                     shutil.copy2(made, ours)
-        for side in (ours, kafkas):
-            forget_snapshots(side, log_start)
+        forget_snapshots(ours, kafkas, last_offset=log_start)
         replayed = "newest.snapshot" in state.lost and self.compared.judge.release < (3,)
         if replayed or any(name[0].isdecimal() for each in rounds for name in each.lost):
             # when Kafka rebuilds an index it replays producers: it removes snapshots and writes others; 2.8 also without one
-            for side in (ours, kafkas):
-                forget_snapshots(side)
+            forget_snapshots(ours, kafkas)
         if state.was_killed and not self.compared.include_active:
             forget_active_indexes(ours, kafkas)
 
@@ -326,13 +346,51 @@ def forget_active_indexes(*partitions: Path) -> None:
             active.with_suffix(kind).unlink(missing_ok=True)
 
 
-def forget_snapshots(partition: Path, log_start_offset: int = LONG_MAX) -> None:
-    """Removes snapshots up to the log start, as Kafka does when it loads a log."""
-    for file in partition.glob("*.snapshot"):
-        if int(file.stem) <= log_start_offset:
-            file.unlink()
+def forget_snapshots(*partitions: Path, last_offset: int = LONG_MAX) -> None:
+    """Removes snapshots up to an offset: up to the log start as Kafka does when it loads a log."""
+    for partition in partitions:
+        for file in partition.glob("*.snapshot"):
+            if int(file.stem) <= last_offset:
+                file.unlink()
 
 
 def contents(partition: Path) -> dict[str, bytes]:
     """The files of its segments, by name."""
     return {file.name: file.read_bytes() for file in partition.iterdir() if file.suffix in (".log", ".index", ".timeindex")}
+
+
+def logs_of(log_dir: Path) -> list[str]:
+    """The logs that may be cleaned."""
+    return sorted(path.name for path in log_dir.iterdir() if path.is_dir() and path.name != "__cluster_metadata-0")
+
+
+def clean_as_broker(gateway: Gateway, log_dir: Path, log: str, config: Mapping[str, str], as_of_ms: int) -> CleanResult | None:
+    """Segment deletion, if the policy includes it, then cleaning; ``None`` if nothing was cleaned.
+
+    :param config: topic-level settings, ``cleanup.policy`` among them
+    """
+    policy = config["cleanup.policy"]
+    marks, starts, cleaned, points = (
+        checkpoint(log_dir / f"{name}-offset-checkpoint") for name in ("replication", "log-start", "cleaner", "recovery-point")
+    )
+    start, clean = starts.get(log, 0), (log_dir / CLEAN_SHUTDOWN).exists()
+    opening = Opening(as_of_ms, config, start, marks.get(log, 0), clean, points.get(log, 0))
+    if policy == "compact,delete":
+        start = expire_partition(gateway, log_dir / log, opening).log_start_offset
+    if "compact" not in policy:
+        return None
+    opening = replace(opening, log_start_offset=start)
+    outcome = clean_partition_if_due(gateway, log_dir / log, opening, cleaned.get(log))
+    return outcome if isinstance(outcome, CleanResult) else None
+
+
+def soon_after(log_dir: Path) -> int:
+    """A minute after a broker wrote to its logs."""
+    return max(file.stat().st_mtime_ns for file in log_dir.rglob("*.log")) // 10**6 + 60_000
+
+
+def checkpoint(path: Path) -> dict[str, int]:
+    """The entries of an offset checkpoint by log name; none if there is no such file."""
+    lines = path.read_text(encoding="utf-8").splitlines()[2:] if path.exists() else []
+    entries = (line.split() for line in lines)
+    return {f"{topic}-{partition}": int(offset) for topic, partition, offset in entries}

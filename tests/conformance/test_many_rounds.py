@@ -19,11 +19,9 @@ import pytest
 from compaction.config.sources import read_sets
 from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
-from tests.conformance.segment_bytes import RawBatch, batches_of
 from tests.kafka.cleaner import clean_partition
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
-from tests.kafka.reader import ReadRecord, kafka_records
 from tests.local_job import clean_locally, request_for, write_offsets
 from tests.local_passes import LocalPasses
 from tests.memory import scratch
@@ -130,16 +128,7 @@ def test_the_smallest_buffer_that_a_broker_accepts_needs_many_rounds_in_kafka_an
         request = replace(request, resolver=replace(request.resolver, sets=sets))
         (report,) = clean_logs(LocalPasses, request).logs
         rounds = rounds_of_kafka(gateway, root / "kafkas" / "t-0", len(order), _LEAST_BUFFER_BYTES)
-        ours, kafkas = (kafka_content(gateway, root / side / "t-0") for side in ("ours", "kafkas"))
+        ours, kafkas = (b"".join(each.log for each in read_partition(root / side / "t-0")) for side in ("ours", "kafkas"))
     assert (report.end_offset, report.keys, report.records_after) == (len(order), _KEYS, _KEYS)
     assert rounds > 3
     assert ours == kafkas
-
-
-def kafka_content(gateway: Gateway, path: Path) -> tuple[list[RawBatch], list[ReadRecord]]:
-    """All batches' headers, without their position in a file, and all records as Kafka reads them."""
-    files = sorted(path.glob("*.log"))
-    found = [batch for file in files for batch in batches_of(file.read_bytes())]
-    return [batch._replace(position=0) for batch in found], [
-        record for file in files for record in kafka_records(gateway, file)
-    ]

@@ -1,7 +1,10 @@
-"""The job has the same result for every scenario and round as Kafka's own cleaner: files, times, offsets and figures."""
+"""The job has the same result for every scenario and round as Kafka's own cleaner: files, times, offsets and figures;
+and for logs that no scenario has, because Kafka truncates them.
+"""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -9,18 +12,26 @@ from pathlib import Path
 import pytest
 
 from compaction import count
+from compaction.certifier.certificate import Status
 from compaction.counting.byte_usage import STORED
+from compaction.names import CLEAN_SHUTDOWN
+from compaction.report import LogStatus
+from tests.certifier.certify import certify_copy
+from tests.conformance.compare import differences
 from tests.conformance.kafkas import Compared
+from tests.kafka.cleaner import CleanResult, clean_partition_if_due
+from tests.kafka.encode import Producer
 from tests.kafka.gateway import Gateway, shared_gateway
 from tests.kafka.jars import REFERENCE
-from tests.scenarios.language import files, scenarios
+from tests.kafka.log import KafkaLog, Opening
+from tests.local_job import clean_locally
+from tests.scenarios.language import ROUNDS, files, scenarios
 from tests.scenarios.runner import Left, expire_in_place, in_place_by
+from tests.scenarios.writer import DAY, T, Writer
 
 pytestmark = pytest.mark.kafka
 
 GROUPS = {name: scenarios(name) for name in files()}
-#: of the others, some files are of logs of which nothing is removed
-RULES = "cleaning", "planning", "transactions"
 CASES = [
     pytest.param(group, name, number, id=f"{name}-{number + 1}")
     for group, scenarios in GROUPS.items()
@@ -74,19 +85,6 @@ def test_the_log_equals_kafkas(outcomes: Callable[[str], Outcomes], group: str, 
     assert left.answer == GROUPS[group][name].answers[number]
 
 
-@pytest.mark.parametrize("group", RULES)
-def test_kafka_removes_records_in_most_scenarios(outcomes: Callable[[str], Outcomes], group: str) -> None:
-    figures = [outcomes(group)[name, 0][0].outcome.figures for name in GROUPS[group]]
-    fewer = [one for one in figures if one is not None and (one["records_after"] or 0) < (one["records_before"] or 0)]
-    assert len(fewer) > len(figures) / 2
-
-
-def test_kafka_skips_some_logs(outcomes: Callable[[str], Outcomes]) -> None:
-    planned = {**outcomes("cleaning"), **outcomes("planning")}
-    alone = {name for (name, number), (left, _) in planned.items() if number == 0 and left.outcome.end_offset is None}
-    assert alone >= {"nothing-dirty", "ratio-under-the-bound", "ratio-at-the-bound", "too-young-all", "a-single-segment"}
-
-
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_byte_of_the_logs_is_counted(outcomes: Callable[[str], Outcomes], roots: Mapping[str, Path], group: str) -> None:
     outcomes(group)
@@ -99,3 +97,52 @@ def test_every_byte_of_the_logs_is_counted(outcomes: Callable[[str], Outcomes], 
         segments = Path(log.location.path).glob("*.log")
         assert log.usage.file_bytes == sum(file.stat().st_size for file in segments), log.location
         assert log.usage.states[:, :, STORED].sum() == log.usage.file_bytes, log.location
+
+
+CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+
+
+def truncated_over_a_marker(gateway: Gateway, path: Path, *, committed: bool, same_segment: bool) -> None:
+    """A log whose transaction from offset 2 to 3 has lost its marker at offset 4; its producers had expired before.
+
+    ``UnifiedLog.rebuildProducerState`` replays nothing if it knew no producer before the truncation. Its next snapshots lack
+    the producer of the transaction that the truncation left without a marker: there is no such transaction.
+    """
+    with KafkaLog(gateway, path, Opening(T, CONFIG)) as log:
+        writer, producer = Writer(), Producer(1)
+        log.append(writer.batch("ab"))
+        log.append(writer.sent(producer, "ac"))
+        if not same_segment:
+            log.roll()
+        end = writer.offset
+        log.append((writer.commit if committed else writer.abort)(producer))
+        log.raise_high_watermark()
+        log.clock.set(T + 2 * DAY)
+        log.expire_producers()
+        log.truncate(end)
+        writer.offset = end
+        log.append(writer.batch("b"))
+        log.roll()
+        log.append(writer.batch("d"))
+        log.raise_high_watermark()
+
+
+@pytest.mark.parametrize("same_segment", [True, False])
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_log_truncated_over_a_marker_of_an_expired_producer_is_cleaned_as_by_kafka(
+    gateway: Gateway, tmp_path: Path, committed: bool, same_segment: bool
+) -> None:
+    before, ours, kafkas = (tmp_path / name / "t-0" for name in ("before", "ours", "kafkas"))
+    truncated_over_a_marker(gateway, kafkas, committed=committed, same_segment=same_segment)
+    for copy in (before, ours):
+        shutil.copytree(kafkas, copy)
+        (copy.parent / CLEAN_SHUTDOWN).touch()
+    report = clean_locally(ours.parent, ROUNDS[0], {"t": CONFIG})["t"]
+    cleaned = clean_partition_if_due(gateway, kafkas, Opening(ROUNDS[0], CONFIG), None)
+    assert differences(gateway, ours, kafkas) == []
+    # a snapshot at the end of the segment has the transaction: Kafka loads it, and holds the log back
+    assert (report.status is LogStatus.CLEANED) == isinstance(cleaned, CleanResult) == same_segment, report.reason
+    if isinstance(cleaned, CleanResult):
+        assert (report.end_offset, report.records_after) == (cleaned.end_offset, cleaned.stats.messages_written)
+        (certified,) = certify_copy(before.parent, ours.parent, ROUNDS[0], {"t": CONFIG}).logs
+        assert (certified.status, certified.violations) == (Status.HOLDS, ())

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.broker_dir import clean_as_broker, logs_of
+from compaction import compact
 from tests.conformance.compare import differences
-from tests.conformance.fuzz import random_sizes, run_scenarios
-from tests.conformance.kafkas import Compared
-from tests.conformance.ours import clean_in_process
-from tests.conformance.test_sample import CONFIGS, HOUR_MS
+from tests.conformance.fuzz import random_sizes
+from tests.conformance.kafkas import Compared, clean_as_broker, logs_of
+from tests.conformance.test_on_spark import CONFIGS, HOUR_MS
 from tests.golden import unpack_sample
 from tests.kafka.gateway import Gateway
 from tests.kafka.jars import REFERENCE
@@ -62,9 +61,9 @@ def scenarios_for(release: tuple[int, ...]) -> dict[str, Scenario]:
 def test_random_logs_equal_the_versions_own_after_every_round(judge: Gateway) -> None:
     found = drawn(range(FIRST, FIRST + LOGS), judge)
     with scratch() as root:
-        tally = run_scenarios(judge, root, found, in_place_by(judge.version, random_sizes(FIRST)))
-    assert not tally.failed
-    assert tally.cleaned > 0
+        both = Compared(judge, in_place_by(judge.version, random_sizes(FIRST))).run(root, found)
+    assert both.failed == {}
+    assert both.cleaned > 0
 
 
 def test_random_logs_show_the_rules_of_another_version(judge: Gateway) -> None:
@@ -84,7 +83,7 @@ def drawn(seeds: Sequence[int], judge: Gateway) -> dict[str, Scenario]:
 def differ(judge: Gateway, version: str, found: Mapping[str, Scenario]) -> bool:
     """Whether any of these logs differs by the rules of that version."""
     with scratch() as root:
-        return bool(run_scenarios(judge, root, found, in_place_by(version)).failed)
+        return bool(Compared(judge, in_place_by(version)).run(root, found).failed)
 
 
 @OTHERS
@@ -92,7 +91,7 @@ def test_scenarios_equal_the_versions_own(judge: Gateway) -> None:
     with scratch() as root:
         found = scenarios_for(judge.release)
         both = Compared(judge, in_place_by(judge.version)).run(root, found)
-    assert not both.problems
+    assert both.failed == {}
     assert len(both.rounds) == sum(len(each.rounds) for each in found.values())
 
 
@@ -104,5 +103,5 @@ def test_the_sample_equals_the_versions_own(judge: Gateway, tmp_path: Path) -> N
     as_of_ms = int((kafkas / "meta.properties").stat().st_mtime) * 1000 + HOUR_MS
     for log in logs_of(kafkas):
         clean_as_broker(judge, kafkas, log, CONFIGS[log.rsplit("-", 1)[0]], as_of_ms)
-    clean_in_process(ours, as_of_ms, "--kafka-version", judge.version)
+    compact(ours, as_of=as_of_ms, kafka_version=judge.version, allow_keyless=True, engine="local")
     assert [text for log in logs_of(kafkas) for text in differences(judge, ours / log, kafkas / log)] == []

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.crash.surroundings import make_logs
-from tests.kafka.fixtures import gateway
-
-__all__ = ["gateway"]
-
-
-@pytest.fixture
-def root(missing: Callable[[str], None]) -> None:
-    if os.geteuid() != 0:
-        missing("root, which may mount, change owners and become somebody else,")
 
 
 @pytest.fixture

@@ -4,6 +4,11 @@
 During a run up to nine Python workers, and executors if there are any, are killed with SIGKILL, which Spark recovers from. Then
 the driver, its JVM, or all processes at once are killed, at a random time of the run or once it has begun to write or to swap;
 in tests always at the same points. Up to five runs are killed on the same directory; the next one must finish their work.
+
+``--driver`` kills only the driver, thousands of times: the job without Spark, in forks of a process that has already loaded it,
+at a random time, or soon after it has begun to write or to swap. With ``--fixed`` a fork is killed before certain of its
+changes, the same ones every time. With ``--waves`` the runs that are killed, and the next one, clean each of the six logs in a
+wave of its own; the next run must not clean again what finished waves have cleaned.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ import math
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,17 +27,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+from unittest.mock import patch
 
 import psutil
 
+from compaction.formats.checkpoints import parse_offset_checkpoint
 from compaction.names import CLEANER_OFFSETS, LOCK
 from compaction.output.journal import JOURNAL
+from compaction.run import waves
+from tests.crash.surroundings import StoppingFiles, forked, kill_this_process, run, run_in_order
 from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
 from tests.jvm import executor_options, spark_variables
+from tests.trust.checks import difference
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("none", "zstd", "lz4", "mixed", "transactions", "v1-gzip")
@@ -54,23 +65,11 @@ LAST_VICTIMS = ("driver", "driver", "jvm", "all", "all", "")
 MOMENTS = ("any", "writing", "swapping", "swapping")
 #: a kill loses no write, synced or not: so the file system may be one in memory
 MEMORY = Path("/dev/shm")
+#: a run of six logs in a fork takes about a third of a second; it is killed at most this long after a moment
+_SOON_S = (0.001, 0.01, 0.1)
+#: directories with fixed kills, and the changes before which the runs that follow the first killed one are killed
+_FIXED, _THEN = 20, (0, 2, 9, 40)
 _TIMEOUT_S = 300
-
-Contents = dict[str, dict[str, tuple[bytes, int, int]]]
-
-
-@dataclass
-class Tally:
-    """What was killed, when, and how the killed runs ended."""
-
-    kills: Counter[str] = field(default_factory=Counter)
-    exits: Counter[int] = field(default_factory=Counter)
-    reruns: int = 0
-
-    def to_json(self) -> str:
-        """One line for the output."""
-        found = {"kills": self.kills.total(), "reruns": self.reruns, "by": dict(self.kills)}
-        return json.dumps({**found, "exits": {str(code): count for code, count in self.exits.items()}})
 
 
 def write_logs(log_dir: Path) -> None:
@@ -79,64 +78,74 @@ def write_logs(log_dir: Path) -> None:
         write_log(log_dir / f"topic{number}-{number}", valid_log(kind, SEGMENTS).files)
 
 
-def contents(log_dir: Path) -> Contents:
-    """All files of a log directory but the lock; checkpoint entries in sorted order."""
-    found = {path.name: look_at(path) for path in sorted(log_dir.iterdir()) if path.is_dir()}
-    names = sorted(path.name for path in log_dir.iterdir() if path.is_file() and path.name != LOCK)
-    entries = sorted((log_dir / CLEANER_OFFSETS).read_bytes().splitlines()) if CLEANER_OFFSETS in names else []
-    return {**found, "files": dict.fromkeys(names, (b"", 0, 0)), "checkpoint": {"": (b"\n".join(entries), 0, 0)}}
-
-
-def start(log_dir: Path, master: str, scratch: Path) -> subprocess.Popen[bytes]:
-    """Start the job as a user does."""
-    settings = {"spark.ui.enabled": "false", "spark.executor.memory": "512m", **executor_options(), **PATIENCE}
-    options = [f"--master {master}", *(f"--conf '{name}={value}'" for name, value in settings.items())]
-    submit = " ".join([*options, "pyspark-shell"])
-    environment = {
-        **os.environ,
-        **spark_variables(),
-        "PYTHONPATH": str(ROOT),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_SUBMIT_ARGS": submit,
-        "SPARK_LOCAL_DIRS": str(scratch),
-    }
-    command = [sys.executable, str(ROOT / "jobs/compact.py"), "--log-dir", str(log_dir), "--as-of-ms", str(NOW_MS)]
-    with (scratch / "out").open("ab") as out:
-        return subprocess.Popen([*command, "--set", *SETTINGS], env=environment, stdout=out, stderr=out, cwd=scratch)
-
-
-def finish(process: subprocess.Popen[bytes], scratch: Path) -> float:
-    """Wait for a run that must succeed; returns its duration in seconds."""
-    began = time.monotonic()
-    code = process.wait(_TIMEOUT_S)
-    if code:
-        raise AssertionError(f"exit code {code}: {(scratch / 'out').read_text(errors='replace')[-3000:]}")
-    return time.monotonic() - began
-
-
-def family(process: subprocess.Popen[Any]) -> dict[str, list[psutil.Process]]:
-    """The processes of a run by role; processes that have ended are skipped."""
-    found: dict[str, list[psutil.Process]] = {role: [] for role in ("driver", "worker", "jvm", "executor", "other")}
-    with suppress(psutil.NoSuchProcess):
-        driver = psutil.Process(process.pid)
-        found["driver"].append(driver)
-        for each in driver.children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                found[_role(each)].append(each)
+def contents(log_dir: Path) -> dict[str, object]:
+    """All files of a log directory but the lock: of logs as they are, others by name; checkpoint entries in sorted order."""
+    found: dict[str, object] = {}
+    for path in log_dir.iterdir():
+        if path.is_dir():
+            found[path.name] = "a directory"
+            found.update({f"{path.name}/{name}": state for name, state in look_at(path).items()})
+        elif path.name == CLEANER_OFFSETS:
+            found[path.name] = sorted(path.read_bytes().splitlines())
+        elif path.name != LOCK:
+            found[path.name] = "a file"
     return found
-
-
-def _role(process: psutil.Process) -> str:
-    command = process.cmdline()
-    if process.name() == "java":
-        return "executor" if any("CoarseGrainedExecutorBackend" in word for word in command) else "jvm"
-    return "worker" if command[-1:] == ["pyspark.worker"] else "other"
 
 
 def begun(log_dir: Path, moment: str) -> bool:
     """Whether a run has begun to write, or to swap, judged by its files."""
     signs = {"writing": (".clean",), "swapping": (JOURNAL, ".swap", ".deleted")}[moment]
     return any(sign in each.name for path in log_dir.iterdir() if path.is_dir() for each in path.iterdir() for sign in signs)
+
+
+class Runs(Protocol):
+    """Runs of the job, on Spark or in forks. The directory above that of the logs is for other files."""
+
+    def measure(self, log_dir: Path) -> None:
+        """An undisturbed run, before all others."""
+
+    def chain(self, number: int, log_dir: Path) -> Iterator[list[str]]:
+        """Start and kill runs on one directory, until one finishes nevertheless.
+
+        :param number: of the directory, from 1
+        :returns: of each run, the processes that were killed
+        """
+
+    def finish(self, log_dir: Path) -> str:
+        """A run that is not killed; says what is wrong with it, or nothing."""
+
+
+class Chains(NamedTuple):
+    """How many directories are used: at least ``least``, and more until ``kills`` kills or ``seconds``."""
+
+    kills: float
+    least: int = 1
+    seconds: float = math.inf
+
+
+def kill_chains(runs: Runs, chains: Chains) -> Counter[str]:
+    """Kill runs, each chain on one directory; returns the kills by process and moment. Raises at the first difference."""
+    done, deadline = Counter[str](), time.monotonic() + chains.seconds
+    with tempfile.TemporaryDirectory(prefix="kills-", dir=MEMORY if MEMORY.is_dir() else None) as directory:
+        place = Path(directory)
+        write_logs(place / "template")
+        shutil.copytree(place / "template", place / "undisturbed/logs")
+        runs.measure(place / "undisturbed/logs")
+        expected, number = contents(place / "undisturbed/logs"), 0
+        while number < chains.least or (done.total() < chains.kills and time.monotonic() < deadline):
+            number += 1
+            log_dir = place / f"chain-{number}" / "logs"
+            shutil.copytree(place / "template", log_dir)
+            killed = list(runs.chain(number, log_dir))
+            if problem := runs.finish(log_dir) or difference(expected, contents(log_dir)):
+                raise AssertionError(f"after {killed}: {problem}")
+            done.update(each for victims in killed for each in victims)
+            # of what was killed, orphans may still write
+            shutil.rmtree(log_dir.parent, ignore_errors=True)
+    return done
+
+
+# on Spark
 
 
 class Kill(NamedTuple):
@@ -166,48 +175,86 @@ def random_kills(rng: random.Random, run_seconds: float) -> Iterator[Kill]:
         yield Kill(moment, rng.choice(LAST_VICTIMS), delay, tasks, rng.randrange(16), rng.random() < 0.5)
 
 
-class Killer:
-    """Kills runs on copies of ``template``, which must end as ``expected``."""
+def family(process: subprocess.Popen[Any]) -> dict[str, list[psutil.Process]]:
+    """The processes of a run by role; processes that have ended are skipped."""
+    found: dict[str, list[psutil.Process]] = {role: [] for role in ("driver", "worker", "jvm", "executor", "other")}
+    with suppress(psutil.NoSuchProcess):
+        driver = psutil.Process(process.pid)
+        found["driver"].append(driver)
+        for each in driver.children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                found[_role(each)].append(each)
+    return found
 
-    def __init__(self, kills: Iterator[Kill], template: Path, expected: Contents) -> None:
-        self._kills, self._template, self._expected = kills, template, expected
-        self._code = 0
-        self.tally = Tally()
 
-    def chain(self, kills: int, scratch: Path, master: str) -> None:
-        """Kill runs on one copy of the logs, at most ``kills`` and fewer if a run succeeds nevertheless, then let a run
-        finish."""
-        log_dir = scratch / "logs"
-        shutil.copytree(self._template, log_dir)
-        killed: list[str] = []
-        while len(killed) < kills and (not killed or self._code):
-            killed.append(self._kill(next(self._kills), log_dir, scratch, master))
-        finish(start(log_dir, LOCAL, scratch), scratch)
-        self.tally.reruns += 1
-        if contents(log_dir) != self._expected:
-            raise AssertionError(f"after {killed}: {difference(contents(log_dir), self._expected)}")
+def _role(process: psutil.Process) -> str:
+    command = process.cmdline()
+    if process.name() == "java":
+        return "executor" if any("CoarseGrainedExecutorBackend" in word for word in command) else "jvm"
+    return "worker" if command[-1:] == ["pyspark.worker"] else "other"
 
-    def _kill(self, kill: Kill, log_dir: Path, scratch: Path, master: str) -> str:
-        """Start one run and kill its processes."""
-        moment, delay = kill.moment, kill.delay_s
-        process = start(log_dir, master, scratch)
+
+def start(log_dir: Path, master: str) -> subprocess.Popen[bytes]:
+    """Start the job as a user does."""
+    settings = {"spark.ui.enabled": "false", "spark.executor.memory": "512m", **executor_options(), **PATIENCE}
+    options = [f"--master {master}", *(f"--conf '{name}={value}'" for name, value in settings.items())]
+    environment = {
+        **os.environ,
+        **spark_variables(),
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_SUBMIT_ARGS": " ".join([*options, "pyspark-shell"]),
+        "SPARK_LOCAL_DIRS": str(log_dir.parent),
+    }
+    command = [sys.executable, str(ROOT / "jobs/compact.py"), "--log-dir", str(log_dir), "--as-of-ms", str(NOW_MS)]
+    with (log_dir.parent / "out").open("ab") as out:
+        return subprocess.Popen([*command, "--set", *SETTINGS], env=environment, stdout=out, stderr=out, cwd=log_dir.parent)
+
+
+class OnSpark:
+    """Processes of the job, their JVMs and workers. ``kills`` makes kills of the seconds of an undisturbed run; every
+    ``cluster_every``-th chain, of at most ``length``, runs on separate executors."""
+
+    def __init__(self, kills: Callable[[float], Iterator[Kill]], length: int = 5, cluster_every: int = 0) -> None:
+        self._draw, self._length, self._cluster_every = kills, length, cluster_every
+
+    def measure(self, log_dir: Path) -> None:
         began = time.monotonic()
-        due = (lambda: time.monotonic() > began + delay) if moment == "any" else (lambda: begun(log_dir, moment))
+        assert not (problem := self.finish(log_dir)), problem
+        self._kills = self._draw(time.monotonic() - began)
+
+    def finish(self, log_dir: Path) -> str:
+        code = start(log_dir, LOCAL).wait(_TIMEOUT_S)
+        return f"exit code {code}: {(log_dir.parent / 'out').read_text(errors='replace')[-3000:]}" if code else ""
+
+    def chain(self, number: int, log_dir: Path) -> Iterator[list[str]]:
+        master = CLUSTER if self._cluster_every and number % self._cluster_every == 0 else LOCAL
+        for kill in islice(self._kills, self._length):
+            killed, code = self._kill(kill, log_dir, master)
+            print(f"{kill.moment} +{kill.delay_s:.3f} s: {', '.join(killed)} killed, exit code {code}", flush=True)
+            yield killed
+            if code == 0:
+                return
+
+    def _kill(self, kill: Kill, log_dir: Path, master: str) -> tuple[list[str], int]:
+        """Start one run and kill its processes."""
+        process, moment = start(log_dir, master), kill.moment
+        due_at = time.monotonic() + kill.delay_s
+        due = (lambda: time.monotonic() > due_at) if moment == "any" else (lambda: begun(log_dir, moment))
         killed = self._kill_tasks(process, kill.tasks, master == CLUSTER, due)
         if moment != "any":
-            time.sleep(delay)
+            time.sleep(kill.delay_s)
         members = family(process)
         if kill.last and process.poll() is None:
             killed.append(self._kill_one(members, kill.last, moment, kill.pick))
-        self._code = process.wait(_TIMEOUT_S)
-        self.tally.exits[self._code] += 1
+        code = process.wait(_TIMEOUT_S)
         everyone = [each for role in members.values() for each in role]
         # otherwise the orphaned workers still run when the next run starts
         _, alive = psutil.wait_procs(everyone, timeout=60 if kill.wait else 0)
         if kill.wait:
             for each in alive:
                 each.kill()
-        return f"{', '.join(killed)} +{delay:.3f} s"
+        return killed, code
 
     def _kill_tasks(
         self, process: subprocess.Popen[bytes], tasks: Sequence[tuple[str, float, int]], cluster: bool, due: Callable[[], bool]
@@ -233,73 +280,98 @@ class Killer:
         for each in chosen:
             with suppress(psutil.NoSuchProcess):
                 each.kill()
-        self.tally.kills[f"{victim} {moment}"] += 1
         return f"{victim} {moment}"
 
 
-def difference(found: Contents, expected: Contents) -> str:
-    """The first file that differs."""
-    for directory in sorted({*found, *expected}):
-        ours, theirs = found.get(directory, {}), expected.get(directory, {})
-        for name in sorted({*ours, *theirs}):
-            if ours.get(name) != theirs.get(name):
-                return f"{directory}/{name}: {str(ours.get(name))[:300]}, expected {str(theirs.get(name))[:300]}"
-    return "nothing"
+# in forks
 
 
-class Chains(NamedTuple):
-    """How far a run goes: at least ``kills`` kills in at least ``least`` chains of at most ``length`` each. Every
-    ``cluster_every``-th chain runs on separate executors. After ``seconds`` no more chains begin than ``least``."""
+class InForks:
+    """The job without Spark, without a JVM and without workers.
 
-    kills: int
-    least: int = 1
-    length: int = 5
-    cluster_every: int = 0
-    seconds: float = math.inf
-
-
-def run(kills: Callable[[float], Iterator[Kill]], chains: Chains) -> Tally:
-    """Run chains of kills; raises at the first difference.
-
-    :param kills: the kills, given the seconds of an undisturbed run
+    :param rng: chooses when runs are killed; without it they are killed before fixed changes
+    :param in_waves: each log is cleaned in a wave of its own
     """
-    deadline = time.monotonic() + chains.seconds
-    with tempfile.TemporaryDirectory(prefix="kills-", dir=MEMORY if MEMORY.is_dir() else None) as directory:
-        place = Path(directory)
-        write_logs(place / "template")
-        first = place / "undisturbed"
-        first.mkdir()
-        shutil.copytree(place / "template", first / "logs")
-        undisturbed = finish(start(first / "logs", LOCAL, first), first)
-        killer = Killer(kills(undisturbed), place / "template", contents(first / "logs"))
-        number = 0
-        while number < chains.least or (killer.tally.kills.total() < chains.kills and time.monotonic() < deadline):
-            number += 1
-            scratch = place / f"chain-{number}"
-            scratch.mkdir()
-            killer.chain(chains.length, scratch, _master(number, chains.cluster_every))
-            print(killer.tally.to_json(), flush=True)
-            shutil.rmtree(scratch, ignore_errors=True)
-        return killer.tally
+
+    def __init__(self, rng: random.Random | None, *, in_waves: bool = False) -> None:
+        self._rng, self._most_segments = rng, 1 if in_waves else 1 << 16
+
+    def measure(self, log_dir: Path) -> None:
+        # the first run loads everything; the second is measured
+        first, files = log_dir.with_name("first"), StoppingFiles(None)
+        shutil.copytree(log_dir, first)
+        assert run_in_order(first, files, "--set", *SETTINGS).code == 0
+        began = time.monotonic()
+        assert run(log_dir, "--set", *SETTINGS).code == 0
+        self._seconds, self._changes = time.monotonic() - began, len(files.changes)
+
+    def finish(self, log_dir: Path) -> str:
+        before, report = finished(log_dir), log_dir.with_name("report.json")
+        with self._waves():
+            ended = run(log_dir, "--report", str(report), "--set", *SETTINGS)
+        if ended.code:
+            return f"exit code {ended.code}: {ended.err}"
+        again = before & {log["topic"] for log in json.loads(report.read_text())["logs"] if log["status"] == "cleaned"}
+        return f"{again} were cleaned again" if again else ""
+
+    def chain(self, number: int, log_dir: Path) -> Iterator[list[str]]:
+        for change in ((2 * number - 1) * self._changes // (2 * _FIXED), *_THEN):
+            with self._waves():
+                killed = self._kill_before(log_dir, change) if self._rng is None else self._kill_at(log_dir, self._rng)
+            if not killed:
+                return
+            yield [killed]
+
+    def _waves(self) -> Any:
+        return patch.object(waves, "_MOST_SEGMENTS", self._most_segments)
+
+    def _kill_at(self, log_dir: Path, rng: random.Random) -> str:
+        """Start a run and kill it at a random time; returns its phase, empty if the run finished first."""
+        moment = rng.choice(MOMENTS)
+        delay = rng.uniform(0, self._seconds if moment == "any" else rng.choice(_SOON_S))
+        child = forked(lambda: run(log_dir, "--set", *SETTINGS).code)
+        while moment != "any" and not begun(log_dir, moment):
+            if os.waitpid(child, os.WNOHANG)[0]:
+                return ""
+        time.sleep(delay)
+        os.kill(child, signal.SIGKILL)
+        return f"driver {moment}" if _was_killed(child) else ""
+
+    def _kill_before(self, log_dir: Path, change: int) -> str:
+        """Start a run that is killed before this change."""
+        child = forked(lambda: run_in_order(log_dir, StoppingFiles(change, kill_this_process), "--set", *SETTINGS).code)
+        return "driver fixed" if _was_killed(child) else ""
 
 
-def _master(number: int, cluster_every: int) -> str:
-    return CLUSTER if cluster_every and number % cluster_every == 0 else LOCAL
+def _was_killed(child: int) -> bool:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) < 0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def finished(log_dir: Path) -> set[str]:
+    """The topics whose cleaner checkpoint is that of a finished swap."""
+    file = log_dir / CLEANER_OFFSETS
+    offsets = parse_offset_checkpoint(file.read_text(), str(file)) if file.exists() else {}
+    return {name.topic for name in offsets}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--chain", type=int, default=5)
-    parser.add_argument("--cluster-every", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no further chain after so long")
-    options = parser.parse_args(argv)
-    chains = Chains(options.kills, 1, options.chain, options.cluster_every, options.seconds)
-    run(partial(random_kills, random.Random(options.seed)), chains)
-    return 0
+    parser.add_argument("--chain", type=int, default=5, help="kills on one directory, on Spark")
+    parser.add_argument("--cluster-every", type=int, default=4, help="each such chain has separate executors")
+    parser.add_argument("--driver", action="store_true", help="kill only the driver, without Spark")
+    parser.add_argument("--fixed", action="store_true", help="kill the driver at fixed points, without a seed")
+    parser.add_argument("--waves", action="store_true", help="let the driver clean each log in a wave of its own")
+    options = parser.parse_args()
+    rng, chains = random.Random(options.seed), Chains(options.kills, 1, options.seconds)
+    runs: Runs = OnSpark(partial(random_kills, rng), options.chain, options.cluster_every)
+    if options.driver:
+        runs = InForks(None if options.fixed else rng, in_waves=options.waves)
+    done = kill_chains(runs, Chains(0, _FIXED) if options.fixed else chains)
+    print(f"{'fixed' if options.fixed else f'seed {options.seed}'}: {done.total()} kills ({dict(done)}), nothing lost")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -119,15 +119,24 @@ def has_dirty_segment(snapshot: Path) -> bool:
     return False
 
 
-def served(gateway: Gateway, log_dir: Path) -> tuple[dict[tuple[int, int], Consumed], dict[int, int]]:
-    """What a broker on the directory serves, by partition and offset, and the log ends."""
+#: by topic, partition and offset
+Served = dict[tuple[str, int, int], Consumed]
+
+
+def served(gateway: Gateway, log_dir: Path, *topics: str, committed_only: bool = False) -> tuple[Served, object]:
+    """The records that consumers of a broker on the directory read, and the log end offsets."""
+    found: Served = {}
+    ends = {}
     with Broker(log_dir) as broker:
         clients = Clients(gateway, broker.bootstrap)
-        records = {(each.partition, each.offset): each for each in clients.read_all(TOPIC)}
-        return records, {partition: end for partition, (_, end) in clients.end_offsets(TOPIC).items()}
+        for topic in topics:
+            records = clients.read_all(topic, committed_only=committed_only)
+            found.update({(topic, each.partition, each.offset): each for each in records})
+            ends.update({(topic, partition): end for partition, (_, end) in clients.end_offsets(topic).items()})
+    return found, ends
 
 
-def newest(records: dict[tuple[int, int], Consumed]) -> dict[bytes, Consumed]:
+def newest(records: Served) -> dict[bytes, Consumed]:
     """The newest record of each key."""
     return {each.key: records[where] for where, each in sorted(records.items()) if each.key is not None}
 
@@ -142,8 +151,8 @@ def check_snapshot(gateway: Gateway, snapshot: Path, acknowledged: Acknowledged)
     any_ratio = ("--set", "min.cleanable.dirty.ratio=0")
     done = run(snapshot, "--topic", TOPIC, *any_ratio, "--output-dir", copy, "--as-of-ms", time.time_ns() // 1_000_000)
     assert done.code == 0, done.err
-    before, ends_before = served(gateway, snapshot)
-    after, ends_after = served(gateway, copy)
+    before, ends_before = served(gateway, snapshot, TOPIC)
+    after, ends_after = served(gateway, copy, TOPIC)
     assert ends_after == ends_before
     assert after.items() <= before.items(), "the copy has a record that the snapshot does not have"
     assert newest(after) == newest(before)

@@ -14,8 +14,8 @@ import pytest
 import compaction
 from compaction.files.lock import LogDirLock
 from compaction.names import LOCK
-from tests.crash.stops import run_until
-from tests.crash.surroundings import run
+from tests.crash.snapshots import Served, served
+from tests.crash.surroundings import run, run_until
 from tests.golden import unpack_sample
 from tests.kafka.broker import Broker, BrokerError
 from tests.kafka.clients import Clients
@@ -25,22 +25,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.crash]
 
 TOPICS = ("orders", "payments")
 OPTIONS = ("--topic", *TOPICS, "--as-of-ms", "1760100000000", "--set", "file.delete.delay.ms=0")
-
-#: (partition, offset) -> the rest of a record
-Served = dict[str, dict[tuple[int, int], object]]
-
-
-def served(gateway: Gateway, log_dir: Path) -> tuple[Served, object]:
-    """The committed records that consumers of a broker on the directory read, and the log end offsets."""
-    found: Served = {}
-    ends = {}
-    with Broker(log_dir) as broker:
-        clients = Clients(gateway, broker.bootstrap)
-        for topic in TOPICS:
-            records = clients.read_all(topic, committed_only=True)
-            found[topic] = {(each.partition, each.offset): each for each in records}
-            ends[topic] = {partition: end for partition, (_, end) in clients.end_offsets(topic).items()}
-    return found, ends
 
 
 def batches(log_dir: Path) -> dict[str, bytes]:
@@ -72,7 +56,7 @@ STOPS: dict[str, tuple[Sign, int]] = {
 
 
 class Undisturbed(NamedTuple):
-    """The changes of a run, the records served before and after it, the log end offsets, and the logs' batches after it."""
+    """The changes of a run, the committed records served before and after it, the log end offsets, and its logs' batches."""
 
     steps: list[str]
     originals: Served
@@ -89,11 +73,11 @@ def undisturbed(sample: Path, gateway: Gateway, tmp_path_factory: pytest.TempPat
     ended, steps = run_until(place / "after", None, *OPTIONS)
     assert ended is not None and ended.code == 0, ended
     after = batches(place / "after")
-    originals, ends = served(gateway, place / "before")
-    survivors, ends_after = served(gateway, place / "after")
+    originals, ends = served(gateway, place / "before", *TOPICS, committed_only=True)
+    survivors, ends_after = served(gateway, place / "after", *TOPICS, committed_only=True)
     assert ends == ends_after
-    for topic in TOPICS:
-        assert survivors[topic].items() < originals[topic].items()
+    assert survivors.items() < originals.items()
+    assert {topic for topic, _, _ in originals.keys() - survivors.keys()} == set(TOPICS)
     return Undisturbed(steps, originals, survivors, ends, after)
 
 
@@ -104,10 +88,9 @@ def test_a_broker_started_after_a_stop_serves_every_survivor(
     at = [number for number, step in enumerate(undisturbed.steps) if sign(step)][later]
     ended, done = run_until(log_dir, at, *OPTIONS)
     assert ended is None and len(done) == at
-    found, found_ends = served(gateway, log_dir)
+    found, found_ends = served(gateway, log_dir, *TOPICS, committed_only=True)
     assert found_ends == undisturbed.ends
-    for topic in TOPICS:
-        assert undisturbed.survivors[topic].items() <= found[topic].items() <= undisturbed.originals[topic].items()
+    assert undisturbed.survivors.items() <= found.items() <= undisturbed.originals.items()
     assert run(log_dir, *OPTIONS).code == 0
     assert batches(log_dir) == undisturbed.batches
 

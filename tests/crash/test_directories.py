@@ -1,34 +1,33 @@
-"""One directory under several names, and partitions in other directories: the lock belongs to the log, not to its name."""
+"""Links, mounts and odd names: one directory under several names, partitions in other directories, the directory of a copy."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from compaction.files.local import LocalFileSystem
 from compaction.files.lock import LogDirLock
-from tests.crash.surroundings import run
+from tests.crash.surroundings import cleaned_topics, forked, logs_of, make_logs, run, small_disk
 from tests.damage.valid_logs import look_at, valid_log, write_log
+from tests.disk import Operation, WatchedFileSystem
 
-VALID = valid_log("none")
-
-
-@pytest.fixture
-def log_dir(tmp_path: Path) -> Path:
-    write_log(tmp_path / "data/subject-0", VALID.files)
-    return tmp_path / "data"
+NOTHING_KEPT = ("--set", "file.delete.delay.ms=0")
 
 
 @pytest.fixture
 def cleaned(tmp_path: Path) -> object:
     """The log's files after an undisturbed run."""
-    write_log(tmp_path / "undisturbed/subject-0", VALID.files)
-    assert run(tmp_path / "undisturbed").code == 0
-    return look_at(tmp_path / "undisturbed/subject-0")
+    undisturbed = make_logs(tmp_path / "undisturbed")
+    assert run(undisturbed, *NOTHING_KEPT).code == 0
+    return look_at(undisturbed / "subject-0")
 
 
 @contextmanager
@@ -43,19 +42,35 @@ def bind_mount(source: Path, target: Path, missing: Callable[[str], None]) -> It
         subprocess.run(["umount", str(target)], check=True)
 
 
-def test_a_directory_and_its_bind_mount_in_one_call_are_cleaned_once(
-    root: None, log_dir: Path, tmp_path: Path, missing: Callable[[str], None], cleaned: object
+def code_of_run(log_dir: Path) -> int:
+    return run(log_dir, *NOTHING_KEPT).code
+
+
+@pytest.mark.parametrize("runs", [10, pytest.param(80, marks=pytest.mark.crash)])
+def test_a_directory_and_its_bind_mount_are_cleaned_once(
+    root: None, log_dir: Path, tmp_path: Path, missing: Callable[[str], None], cleaned: object, runs: int
 ) -> None:
-    with bind_mount(log_dir, tmp_path / "again", missing):
-        ended = run(log_dir, "--log-dir", tmp_path / "again")
-        assert ended.code == 0, ended.err
-        assert ended.out.count("\nsubject-0 ") == 1
-    assert look_at(log_dir / "subject-0") == cleaned
+    """In one call, or in two at the same time."""
+    twin = tmp_path / "twin"
+    with bind_mount(log_dir, twin, missing):
+        for number in range(runs):
+            for path in log_dir.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            make_logs(log_dir)
+            if number % 2:
+                ended = run(log_dir, *NOTHING_KEPT, "--log-dir", twin)
+                assert ended.code == 0, ended.err
+                assert ended.out.count("\nsubject-0 ") == 1
+            else:
+                children = [forked(partial(code_of_run, place)) for place in (log_dir, twin)]
+                codes = sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
+                assert codes in ([0, 0], [0, 2]), codes
+            assert look_at(log_dir / "subject-0") == look_at(log_dir / "aside-0") == cleaned
 
 
 def test_a_directory_and_a_link_to_it_in_one_call_are_cleaned_once(log_dir: Path, tmp_path: Path, cleaned: object) -> None:
     (tmp_path / "link").symlink_to(log_dir)
-    ended = run(log_dir, "--log-dir", tmp_path / "link", tmp_path / "undisturbed" / ".." / "data")
+    ended = run(log_dir, *NOTHING_KEPT, "--log-dir", tmp_path / "link", tmp_path / "undisturbed" / ".." / "data")
     assert ended.code == 0, ended.err
     assert ended.out.count("\nsubject-0 ") == 1
     assert look_at(log_dir / "subject-0") == cleaned
@@ -90,7 +105,7 @@ def test_a_partition_link_that_leaves_the_log_directory_is_refused(log_dir: Path
     """The run holds the lock of the link's directory: a broker may hold that of the log's directory."""
     (tmp_path / "links").mkdir()
     (tmp_path / "links/subject-0").symlink_to(log_dir / "subject-0")
-    write_log(tmp_path / "links/aside-0", VALID.files)
+    (log_dir / "aside-0").rename(tmp_path / "links/aside-0")
     before = look_at(log_dir / "subject-0")
     lock = LogDirLock.acquire(str(log_dir)) if locked else None
     try:
@@ -115,5 +130,97 @@ def test_a_partition_link_is_followed_with_its_real_directorys_lock(log_dir: Pat
         ended = run(tmp_path / "links", "--log-dir", log_dir)
         assert ended.code == 2
         assert "log directory is in use" in ended.err
-    assert run(tmp_path / "links", "--log-dir", log_dir).code == 0
+    assert run(tmp_path / "links", *NOTHING_KEPT, "--log-dir", log_dir).code == 0
     assert look_at(log_dir / "subject-0") == cleaned
+
+
+def test_links_to_directories_and_files_are_followed_and_kept(log_dir: Path, tmp_path: Path) -> None:
+    run(log_dir)
+    expected = look_at(log_dir / "aside-0")
+    write_log(tmp_path / "elsewhere" / "linked-0", valid_log("none").files)
+    linked = tmp_path / "links"
+    linked.mkdir()
+    (linked / "linked-0").symlink_to(tmp_path / "elsewhere" / "linked-0")
+    active = tmp_path / "elsewhere" / "linked-0" / valid_log("none").log(2)
+    active.rename(tmp_path / "active segment")
+    active.symlink_to(tmp_path / "active segment")
+    (tmp_path / "link to links").symlink_to(linked)
+    assert run(tmp_path / "link to links", "--log-dir", tmp_path / "elsewhere").code == 0
+    assert (linked / "linked-0").is_symlink()
+    assert active.is_symlink()
+    assert look_at(tmp_path / "elsewhere" / "linked-0") == expected
+
+
+ODD_NAMES = ("no number", "x-99999999999", "sp ace-0", "größe-0", "line\nbreak-0", "-0", ".-0", "..-0", "a-0.deleted", "b-0-")
+
+
+def test_odd_names_are_skipped_or_accepted_as_kafka_does(log_dir: Path) -> None:
+    for name in ODD_NAMES:
+        write_log(log_dir / name, valid_log("none").files)
+    for name in ("a.b_c-1-0", "-x-0", f"{'t' * 200}-7"):
+        write_log(log_dir / name, valid_log("none").files)
+    (log_dir / "file-0").touch()
+    for name in ("123.log", "x.log", "00000000000000000007.log.part", "lost+found", ".hidden"):
+        (log_dir / "subject-0" / name).touch()
+    before = logs_of(log_dir)
+    assert run(log_dir).code == 0
+    after = logs_of(log_dir)
+    assert {name for name in after if after[name] == before[name]} == set(ODD_NAMES)
+    for name in ("123.log", "x.log", "00000000000000000007.log.part", "lost+found", ".hidden"):
+        assert (log_dir / "subject-0" / name).exists()
+
+
+def test_a_directory_named_like_a_segment_fails_its_log(log_dir: Path) -> None:
+    path = log_dir / "subject-0" / valid_log("none").log(1)
+    path.unlink()
+    path.mkdir()
+    ended = run(log_dir)
+    assert ended.code == 1
+    assert ended.err.startswith(f"error: subject-0: {path}: cannot read: Is a directory; ")
+    assert cleaned_topics(log_dir) == {"aside"}
+
+
+# the directory of a copy
+
+
+def test_a_mount_point_as_the_output_directory_is_refused_before_any_work(root: None, log_dir: Path, tmp_path: Path) -> None:
+    begun: list[str] = []
+    with small_disk(tmp_path / "out", 4) as place:
+        ended = run(log_dir, "--output-dir", place, events={"before_scan": lambda: begun.append("scan")})
+        assert list(place.iterdir()) == []
+    assert ended.code == 2
+    assert ended.err.startswith(f"error: {tmp_path}/out: --output-dir is a mount point; name a new directory below it")
+    assert begun == []
+
+
+def test_new_directories_above_the_output_are_durable_before_it_appears(log_dir: Path, tmp_path: Path) -> None:
+    """Otherwise a power loss removes the output that the run has reported as complete."""
+    synced: list[str] = []
+    made: list[str] = []
+
+    def note(found: Operation) -> None:
+        if found.name == "fsync_dir":
+            synced.append(found.path)
+        if found.name == "rename" and found.target.endswith("/out"):
+            made.append(found.path)
+
+    calls: list[tuple[str, str]] = []
+    real_mkdir, real_fsync = os.mkdir, os.fsync
+
+    def mkdir(path: str, mode: int = 0o777) -> None:
+        real_mkdir(path, mode)
+        calls.append(("mkdir", str(path)))
+
+    def fsync(descriptor: int) -> None:
+        real_fsync(descriptor)
+        calls.append(("fsync", str(Path(f"/proc/self/fd/{descriptor}").readlink())))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "mkdir", mkdir)
+        patch.setattr(os, "fsync", fsync)
+        files = WatchedFileSystem(LocalFileSystem(), note)
+        assert run(log_dir, "--output-dir", tmp_path / "new/parents/out", files=files).code == 0
+    for made_dir, above in ((tmp_path / "new", tmp_path), (tmp_path / "new/parents", tmp_path / "new")):
+        at = calls.index(("mkdir", str(made_dir)))
+        assert ("fsync", str(above)) in calls[at:]
+    assert made and str(tmp_path / "new/parents") in synced

@@ -24,8 +24,9 @@ from tests.object_store.fixtures import S3Bucket, published
 
 ROOT = Path(__file__).resolve().parents[2]
 REST = "the next run completes or undoes the changes of this one"
-LINE = f"error: interrupted; {REST}"
-STOPPED = f"error: stopped by SIGTERM; {REST}"
+INTERRUPTED = 130, [f"error: interrupted; {REST}"]
+#: the exit code and the line of a command that a signal ends
+ENDS = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: (143, [f"error: stopped by SIGTERM; {REST}"])}
 OPTIONS = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0", "--as-of", "2027-01-01T00:00Z", "--include-active")
 #: makes each pass last for some seconds
 SLOWLY = ("--set", "log.cleaner.io.max.bytes.per.second=200000")
@@ -71,11 +72,6 @@ def started(*options: object, submit: bool = False) -> Iterator[subprocess.Popen
         process.communicate()
 
 
-def exit_code(process: subprocess.Popen[str]) -> int:
-    """As a shell has it: Python ends by the signal itself if the interrupt passed through ``exec``, even if it was handled."""
-    return 130 if process.returncode == -signal.SIGINT else process.returncode
-
-
 def wait_until(process: subprocess.Popen[str], when: Callable[[], object]) -> None:
     """Returns once ``when`` holds, of a process that has not ended."""
     deadline = time.monotonic() + LIMIT_S
@@ -85,16 +81,22 @@ def wait_until(process: subprocess.Popen[str], when: Callable[[], object]) -> No
         time.sleep(0.005)
 
 
-def interrupt(process: subprocess.Popen[str], *, when: Callable[[], object]) -> None:
-    """Sends the signal once ``when`` holds, and checks what the command prints and how it ends."""
-    wait_until(process, when)
-    os.killpg(process.pid, signal.SIGINT)
+def end(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
+    """Waits for the end; returns the exit code, and the lines that are not usual."""
     out, err = process.communicate(timeout=LIMIT_S)
-    told = [line for line in (out + err).splitlines() if not USUAL.fullmatch(line)]
+    lines = [line for line in (out + err).splitlines() if not USUAL.fullmatch(line)]
     # it writes both streams of its application to its standard output
     submitted = "/spark-submit" in str(process.args)
-    assert [line for line in told if not (submitted and TRACE.fullmatch(line))] == [LINE]
-    assert exit_code(process) == 130
+    # Python ends by the signal itself if the interrupt passed through ``exec``, even if it was handled
+    code = 130 if process.returncode == -signal.SIGINT else process.returncode
+    return code, [line for line in lines if not (submitted and TRACE.fullmatch(line))]
+
+
+def interrupt(process: subprocess.Popen[str], *, when: Callable[[], object]) -> None:
+    """Sends Ctrl-C once ``when`` holds, and checks what the command prints and how it ends."""
+    wait_until(process, when)
+    os.killpg(process.pid, signal.SIGINT)
+    assert end(process) == INTERRUPTED
 
 
 def cleaned(*options: object) -> None:
@@ -109,34 +111,31 @@ def segments(log_dir: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("submit", [False, True], ids=["console", "spark-submit"])
-def test_a_run_in_place_ends_with_one_line_and_the_next_one_does_its_work(logs: Path, submit: bool) -> None:
+@pytest.mark.parametrize(
+    ("number", "send", "submit"),
+    [
+        pytest.param(signal.SIGINT, os.killpg, False, id="Ctrl-C, console"),
+        pytest.param(signal.SIGINT, os.killpg, True, id="Ctrl-C, spark-submit"),
+        pytest.param(signal.SIGTERM, os.kill, False, id="SIGTERM, own process"),
+        pytest.param(signal.SIGTERM, os.killpg, False, id="SIGTERM, all"),
+    ],
+)
+def test_a_run_in_place_ends_with_one_line_and_the_next_one_does_its_work(
+    logs: Path, number: signal.Signals, send: Callable[[int, int], None], submit: bool
+) -> None:
     before = segments(logs)
     with started("--log-dir", logs, *SLOWLY, submit=submit) as process:
-        interrupt(process, when=lambda: list(logs.rglob("*.clean*")))
+        wait_until(process, lambda: list(logs.rglob("*.clean*")))
+        began = time.monotonic()
+        send(process.pid, number)
+        assert end(process) == ENDS[number]
+        assert number == signal.SIGINT or time.monotonic() - began < 30
     assert segments(logs) == before
     if submit:
         return
     cleaned("--log-dir", logs)
     assert not list(logs.rglob("*.clean*"))
     assert len(segments(logs)) < len(before)
-
-
-@pytest.mark.crash
-@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["own process", "all"])
-def test_a_run_that_is_stopped_by_a_scheduler_leaves_its_logs_unchanged(logs: Path, send: Callable[[int, int], None]) -> None:
-    before = segments(logs)
-    with started("--log-dir", logs, *SLOWLY) as process:
-        wait_until(process, lambda: list(logs.rglob("*.clean*")))
-        began = time.monotonic()
-        send(process.pid, signal.SIGTERM)
-        out, err = process.communicate(timeout=LIMIT_S)
-        assert time.monotonic() - began < 30
-        assert [line for line in (out + err).splitlines() if not USUAL.fullmatch(line)] == [STOPPED]
-        assert process.returncode == 128 + signal.SIGTERM
-    assert segments(logs) == before
-    cleaned("--log-dir", logs)
-    assert not list(logs.rglob("*.clean*"))
 
 
 @pytest.mark.crash
@@ -190,7 +189,5 @@ def test_an_interrupt_while_a_command_starts_is_one_line_too(logs: Path, point: 
     with started("--log-dir", logs, *SLOWLY, "--engine", "spark") as process:
         wait_until(process, lambda: STARTING[point](process, logs))
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=LIMIT_S)
-        told = [line for line in (out + err).splitlines() if not USUAL.fullmatch(line)]
-        assert (exit_code(process), told) in ((130, [LINE]), (130, ["error: interrupted"]))
+        assert end(process) in (INTERRUPTED, (130, ["error: interrupted"]))
     assert segments(logs) == before

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.crash.kill import Chains, Kill, run
+from tests.crash.kill import ROOT, Chains, Kill, OnSpark, kill_chains
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
-ROOT = Path(__file__).resolve().parents[2]
 WORKERS = (("worker", 0.0, 0), ("worker", 0.0, 1))
 #: three kills on each of two directories; the runs on the second one have separate executors
 KILLS = (
@@ -23,14 +21,13 @@ KILLS = (
 
 
 def test_the_run_after_a_killed_one_finishes_its_work() -> None:
-    tally = run(lambda _: iter(KILLS), Chains(len(KILLS), least=2, length=3, cluster_every=2))
-    assert tally.kills.total() >= 6
-    assert tally.reruns >= 2
+    kills = kill_chains(OnSpark(lambda _: iter(KILLS), length=3, cluster_every=2), Chains(len(KILLS), least=2))
+    assert kills.total() >= 6
 
 
 @pytest.mark.parametrize("options", [(), ("--waves",)], ids=["one wave", "six waves"])
 def test_the_run_after_many_killed_drivers_finishes_their_work(options: tuple[str, ...]) -> None:
-    command = [sys.executable, "-m", "tests.crash.kill_driver", "--fixed", *options]
+    command = [sys.executable, "-m", "tests.crash.kill", "--driver", "--fixed", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "nothing lost" in done.stdout

@@ -67,8 +67,8 @@ def harmed_bytes(draw: Draw, data: bytes) -> bytes:
     return data
 
 
-def _at(draw: Draw, data: bytes, room: int = 1) -> int:
-    return draw(st.integers(0, max(0, len(data) - room)))
+def _at(draw: Draw, data: bytes) -> int:
+    return draw(st.integers(0, max(0, len(data) - 1)))
 
 
 def _flip(draw: Draw, data: bytes) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +18,6 @@ SEGMENT_OFFSETS = 20
 INTERVAL_BYTES = 100
 MTIME_NS = 1_600_000_000_000_000_000
 
-#: file name -> bytes of one partition directory
-ReadableFileSystem = dict[str, bytes]
 _HEADERS = ((b"trace", b"\x00\xff"), (b"", None))
 
 
@@ -90,10 +88,10 @@ KINDS: dict[str, Callable[[int], list[bytes]]] = {
 
 @dataclass(frozen=True)
 class ValidLog:
-    """One partition's files, and the base offsets of its segments."""
+    """One partition's files by name, and the base offsets of its segments."""
 
     kind: str
-    files: ReadableFileSystem
+    files: dict[str, bytes]
     bases: tuple[int, ...]
 
     def log(self, number: int) -> str:
@@ -103,7 +101,7 @@ class ValidLog:
 
 def valid_log(kind: str, segments: int = 3) -> ValidLog:
     """A log of the given kind (see ``KINDS`` and ``SHORT_KINDS``) with indexes, snapshots and leader epochs."""
-    files: ReadableFileSystem = {LEADER_EPOCHS: b"0\n1\n0 0\n"}
+    files: dict[str, bytes] = {LEADER_EPOCHS: b"0\n1\n0 0\n"}
     bases = tuple(number * SEGMENT_OFFSETS for number in range(segments))
     for base in bases:
         aborted = [AbortedTxn(2, base + 3, base + 9, base + 10)] if kind == "transactions" else []
@@ -121,7 +119,7 @@ def _producers(end: int) -> Sequence[ProducerEntry]:
     return [ProducerEntry(producer, 0, last, last, 1, NOW_MS, 0, -1) for producer, last in lasts]
 
 
-def write_log(directory: Path, files: ReadableFileSystem) -> None:
+def write_log(directory: Path, files: Mapping[str, bytes]) -> None:
     """Write a partition directory; all files get the same old mtime."""
     directory.mkdir(parents=True)
     for name, data in files.items():

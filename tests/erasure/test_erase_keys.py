@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from compaction.certifier.certificate import Status
+from compaction.certifier.erasure_certificate import Certified
 from compaction.commands import erase as erase_command
 from compaction.config.request import CompactionRequest
 from compaction.erasure import find_matches
@@ -22,29 +26,23 @@ from compaction.run import waves
 from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
+from tests.certifier.certify import certify_erased
 from tests.erasure.plain_eraser import PlainEraser
 from tests.executed import executed
 from tests.kafka.encode import Batch, Legacy, Record
-from tests.local_job import clean_locally, logs_in, read_offsets, resolver_of, write_offsets
+from tests.local_job import KAFKA, clean_locally, logs_in, read_offsets, resolver_of, write_offsets
 from tests.local_passes import LocalPasses
 from tests.memory import scratch
-from tests.oracle.disk import read_partition, write_partition, write_producers
+from tests.oracle.disk import read_partition, write_partition
 from tests.oracle.records import NaiveRecord
 from tests.oracle.segments import NaiveSegment, write_segment
 from tests.passes.random_cases import FLAVOURS, NOW_MS, random_case
-from tests.passes.rounds import INTERVAL_BYTES, Case
+from tests.passes.rounds import INTERVAL_BYTES, Case, write_case
 
 SALT = b"salt of these tests"
 TINY = Sizes(500, 1_500, 7)
 #: that of topics whose records are never compacted
 CONFIG = {"cleanup.policy": "delete", "index.interval.bytes": str(INTERVAL_BYTES)}
-
-
-def write_case(log_dir: Path, case: Case) -> None:
-    path = log_dir / f"{case.name}-0"
-    write_partition(path, case.segments)
-    active = (entry._replace(last_timestamp_ms=NOW_MS) for entry in case.producers)
-    write_producers(path, case.segments[-1].next_offset, active)
 
 
 def keys_of(case: Case) -> list[bytes]:
@@ -62,7 +60,7 @@ def erase(
     include_active: bool = False,
     dry_run: bool = False,
     output_dir: Path | None = None,
-    kafka_version: str = "4.3",
+    kafka_version: str = KAFKA,
 ) -> RunReport:
     """Erases from all logs of a directory."""
     base = CompactionRequest(
@@ -107,35 +105,54 @@ def differences(log_dir: Path, case: Case, plain: PlainEraser, report: LogReport
 
 
 @pytest.mark.parametrize(
-    ("sizes", "seeds", "tombstones", "include_active"),
+    ("version", "sizes", "seeds", "tombstones", "include_active"),
     [
-        (None, range(2), False, False), (None, range(2), True, True),
-        (TINY, range(2, 3), True, False), (TINY, range(2, 3), False, True),
+        (KAFKA, None, range(2), False, False), (KAFKA, None, range(2), True, True),
+        (KAFKA, TINY, range(2, 3), True, False), (KAFKA, TINY, range(2, 3), False, True),
+        ("3.0", None, range(3, 4), False, True), ("3.9", None, range(3, 4), False, True),
+        ("3.9", None, range(3, 4), True, True),
     ],
 )  # fmt: skip
 def test_random_logs_of_all_formats_and_codecs_lose_the_records_of_the_keys_and_nothing_else(
-    sizes: Sizes | None, seeds: range, tombstones: bool, include_active: bool
+    version: str, sizes: Sizes | None, seeds: range, tombstones: bool, include_active: bool
 ) -> None:
+    """By the plain eraser, of the reference, and by the certificate."""
     cases = [random_case(flavour, seed) for seed in seeds for flavour in FLAVOURS]
     every = sorted({key for case in cases for key in keys_of(case)})
     keys = random.Random(seeds.start).sample(every, len(every) // 3)
-    with scratch() as log_dir:
+    options: dict[str, Any] = {"tombstones": tombstones, "include_active": include_active, "kafka_version": version}
+    with scratch() as root:
+        before, log_dir = root / "before", root / "logs"
         for case in cases:
-            write_case(log_dir, case)
-        found = erase(log_dir, keys, sizes=sizes, tombstones=tombstones, include_active=include_active)
+            write_case(before, case, NOW_MS)
+        shutil.copytree(before, log_dir)
+        found = erase(log_dir, keys, sizes=sizes, **options)
         reports = {log.topic: log for log in found.logs}
         wrong = []
-        for case in cases:
+        for case in cases if version == KAFKA else ():
             last_is_empty = not case.segments[-1].log
             segments = len(case.segments) - (not include_active or last_is_empty)
             plain = PlainEraser(set(keys).__contains__, case.producers, segments, INTERVAL_BYTES, tombstones)
             wrong += [f"{case.name}: {each}" for each in differences(log_dir, case, plain, reports[case.name])]
         assert wrong == []
         assert not [path for path in log_dir.rglob("*") if path.suffix in (".deleted", ".clean", ".swap")]
-        again = erase(log_dir, keys, tombstones=tombstones, include_active=include_active)
+        check_certificate(certify_erased(before, log_dir, keys, NOW_MS, **options), reports, include_active=include_active)
+        again = erase(log_dir, keys, **options)
         assert found.erasure["resumed"] == again.erasure["resumed"] == []
     assert all(log.reason_code == ("last_segment" if log.remaining_records else "no_match") for log in again.logs)
     assert sum(log.erased_records for log in found.logs) > 500
+
+
+def check_certificate(found: Certified, reports: dict[str, LogReport], *, include_active: bool) -> None:
+    wrong = [line for log in found.report.logs if log.violations or log.status is Status.FAILED for line in log.lines()]
+    assert wrong == []
+    left = {log.topic: log.remaining for log in found.report.logs}
+    assert left == {topic: log.remaining_records for topic, log in reports.items()}
+    assert include_active == (sum(left.values()) == 0)
+    assert all((log.status is Status.INCOMPLETE) == bool(log.remaining) for log in found.report.logs)
+    assert {log["topic"]: log["records_erased"] for log in found.logs} == {
+        topic: log.erased_records for topic, log in reports.items()
+    }
 
 
 @pytest.mark.parametrize("version", ["2.8", "3.9", "4.4"])
@@ -147,14 +164,17 @@ def test_the_log_ends_where_it_did_if_the_last_record_of_a_compressed_old_batch_
     assert len(records) > 1
     key = records[-1].key
     assert key is not None
-    with scratch() as log_dir:
-        write_case(log_dir, case)
-        (log,) = erase(log_dir, [key], include_active=True, kafka_version=version).logs
+    with scratch() as root:
+        before, after = root / "before", root / "after"
+        write_case(before, case, NOW_MS)
+        (log,) = erase(before, [key], include_active=True, kafka_version=version, output_dir=after).logs
         assert log.status is LogStatus.CLEANED
-        found = read_partition(log_dir / f"{case.name}-0")
+        found = read_partition(after / f"{case.name}-0")
+        (certificate,) = certify_erased(before, after, [key], NOW_MS, kafka_version=version).report.logs
     assert found[-1].next_offset == case.segments[-1].next_offset
     left = [record.offset for record in found[-1].batches[-1].records()]
     assert left == [record.offset for record in records if record.key != key]
+    assert certificate.status is Status.HOLDS, certificate.lines()
 
 
 @pytest.mark.parametrize(("version", "tombstones", "magic"), [("3.9", False, 1), ("3.9", True, 2), ("4.4", False, 2)])
@@ -189,14 +209,19 @@ def records_in(log_dir: Path) -> list[NaiveRecord]:
 
 
 def test_each_kind_of_key_is_erased_and_no_other(tmp_path: Path) -> None:
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    write_odd(source)
+    before = records_in(source)
     for key in ODD_KEYS[1:]:
         assert key is not None
-        write_odd(tmp_path)
-        before = records_in(tmp_path)
-        report = erase(tmp_path, [key], include_active=True)
-        assert records_in(tmp_path) == [each for each in before if each.key != key]
-        assert report.logs[0].erased_records == len(before) - len(records_in(tmp_path)) > 0
+        shutil.rmtree(copy, ignore_errors=True)
+        report = erase(source, [key], include_active=True, output_dir=copy)
+        assert records_in(copy) == [each for each in before if each.key != key]
+        assert report.logs[0].erased_records == len(before) - len(records_in(copy)) > 0
         assert report.erasure["keys"] == [{"sha256": salted_hash(SALT, key), "records": report.logs[0].erased_records}]
+        assert certify_erased(source, copy, [key], NOW_MS).report.logs[0].status is Status.HOLDS
+        (retained,) = certify_erased(source, source, [key], NOW_MS).report.logs
+        assert retained.violations[0].what == "record of an erased key is retained"
 
 
 def test_a_segment_without_a_match_is_not_written(tmp_path: Path) -> None:
@@ -247,7 +272,7 @@ def test_keys_in_many_shards_are_erased_as_in_one(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(find_matches, "shards", tiny)
     with scratch() as log_dir:
-        write_case(log_dir, case)
+        write_case(log_dir, case, NOW_MS)
         report = erase(log_dir, [*keys, *(b"other-%d" % number for number in range(20))], include_active=True)
         segments = len(case.segments) - (not case.segments[-1].log)
         plain = PlainEraser(set(keys).__contains__, case.producers, segments, INTERVAL_BYTES)

@@ -16,12 +16,9 @@ from compaction.formats.keys import KeyCriteria
 from compaction.names import CLEAN_SHUTDOWN
 from tests.kafka.broker import Broker, free_ports
 from tests.kafka.clients import Clients
-from tests.kafka.fixtures import gateway
 from tests.kafka.gateway import Gateway
 from tests.local_job import logs_in
 from tests.local_passes import LocalPasses
-
-__all__ = ["gateway"]
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -13,7 +13,7 @@ from compaction.erasure.find_matches import Erasure
 from compaction.formats.keys import KeyCriteria
 from compaction.run import destination
 from compaction.run.run import Environment
-from tests.crash.stops import StoppingFiles, end_process
+from tests.crash.surroundings import StoppingFiles, end_process
 from tests.disk import Stopped
 from tests.erasure.test_erase_keys import SALT, records_in, write_odd
 from tests.local_job import logs_in, read_offsets, write_offsets

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -12,9 +15,9 @@ from compaction.certifier import erased_keys
 from compaction.commands import verify
 from compaction.erasure import certify_result
 from compaction.errors import StorageError
-from tests.crash.stops import end_process
+from tests.crash.surroundings import end_process
 from tests.disk import Stopped
-from tests.erasure.test_erase_keys import call, write_odd
+from tests.erasure.test_erase_keys import call, records_in, write_odd
 from tests.passes.random_cases import NOW_MS
 
 
@@ -47,6 +50,10 @@ def without_space(*_: object) -> None:
     raise OSError(28, "No space\nleft on device")
 
 
+def refused(*_: object) -> int:
+    raise OSError(13, "Permission denied")
+
+
 def unreadable(*_: object) -> None:
     raise StorageError("cannot be read", path="/copy", hint="check the disk")
 
@@ -69,6 +76,17 @@ def test_a_certificate_that_cannot_be_made_fails_all_logs_and_the_report_is_writ
     assert not certificate.exists()
 
 
+def test_a_certificate_is_changed_when_a_replaced_segment_cannot_be_removed(
+    log_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certify_result, "remove_deleted", refused)
+    assert call(*certified(log_dir)) == 1
+    found = json.loads((log_dir.parent / "certificate.json").read_text())
+    assert (found["status"], found["logs"][0]["status"]) == ("failed", "failed")
+    assert "Permission denied" in found["logs"][0]["reason"]
+    assert records_in(log_dir)
+
+
 def test_what_a_killed_run_erased_is_said_to_be_in_no_certificate(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(certify_result, "write_text", killed)
@@ -88,25 +106,27 @@ def test_what_a_killed_run_erased_is_said_to_be_in_no_certificate(log_dir: Path,
         assert [(log["resumed"], log["status"], log["records_erased"]) for log in logs] == [(resumed, "holds", 0)]
 
 
-@pytest.mark.parametrize("how", ["violated", "failed", "error", "kill"])
+@pytest.mark.parametrize(
+    ("module", "name", "failing"),
+    [
+        (erased_keys, "matching", lambda criteria, keys: np.zeros(len(keys), np.bool_)), (erased_keys, "matching", unreadable),
+        (certify_result, "write_text", without_space), (certify_result, "write_text", killed),
+    ],
+    ids=["violated", "failed", "error", "kill"],
+)  # fmt: skip
 def test_a_copy_that_is_not_certified_is_not_the_finished_output_of_the_call(
-    log_dir: Path, how: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    log_dir: Path,
+    module: ModuleType,
+    name: str,
+    failing: Callable[..., object],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     argv = certified(log_dir, "--output-dir", log_dir.parent / "copy", "--as-of-ms", NOW_MS)
     with monkeypatch.context() as patched:
-        if how == "violated":
-            patched.setattr(erased_keys, "matching", lambda criteria, keys: np.zeros(len(keys), np.bool_))
+        patched.setattr(module, name, failing)
+        with pytest.raises(Stopped) if failing is killed else nullcontext():
             assert call(*argv, "--replace") == 1
-        elif how == "failed":
-            patched.setattr(erased_keys, "matching", unreadable)
-            assert call(*argv, "--replace") == 1
-        elif how == "error":
-            patched.setattr(certify_result, "write_text", without_space)
-            assert call(*argv, "--replace") == 1
-        else:
-            patched.setattr(certify_result, "write_text", killed)
-            with pytest.raises(Stopped):
-                call(*argv, "--replace")
     assert ".deleted" not in capsys.readouterr().err
     assert call(*argv, "--if-done", "skip") == 2
     assert "the output of another request: it differs in certificate" in capsys.readouterr().err

@@ -1,12 +1,13 @@
-"""Logs as tiered storage: what the plugin wrote is written again as it was, and every upload has what the log has."""
+"""Logs as tiered storage: what the plugin wrote is written again as it was, and every upload has what the log has. Producer
+snapshots that a log directory lacks are replayed when they are needed, log by log, and not kept."""
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -16,19 +17,21 @@ import pytest
 
 from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
 from compaction.exports import FORMAT, LAYOUTS, LogFile, StoredLog, TargetOptions, aiven_objects
-from compaction.exports.aiven_objects import decode_sizes
-from compaction.exports.aiven_writer import _chunk_index, _positions, encode_sizes
+from compaction.exports.aiven_writer import _chunk_index, _positions
 from compaction.exports.tiered_writer import TieredTarget, Uploads, listed_uploads
-from compaction.exports.uploads import empty_batch
+from compaction.exports.uploads import empty_batch, new_uploads
 from compaction.files import data_keys
 from compaction.files.filesystem import FileRange, join
 from compaction.files.local import LocalFileSystem
 from compaction.files.mixed import MixedFileSystem
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
 from compaction.formats.message_set import iter_batches
+from compaction.formats.producer_snapshot import read_snapshot
 from compaction.formats.record_batch import BatchHeader
 from compaction.log.discover import Selector, discover
+from compaction.log.read_log import read_segments
 from compaction.names import TopicPartition
+from compaction.rules.log_view import Segment
 from tests.disk import Operation, WatchedFileSystem
 from tests.exports.test_aiven import read_all
 from tests.exports.test_local_tiered import offsets, read_log_files
@@ -45,7 +48,7 @@ from tests.files.layouts.exports import (
     upload,
 )
 from tests.kafka.encode import Batch, Record
-from tests.log.logs import build, data_batch
+from tests.log.logs import build, data_batch, put_snapshot, txn_batch
 from tests.object_store.fixtures import files
 
 __all__ = ["no_exports_known", "objects", "source"]
@@ -66,6 +69,21 @@ def a_copy(directory: Path, *segments: list[int], epochs: Sequence[tuple[int, in
     return directory
 
 
+@pytest.fixture
+def copy(source: Path, tmp_path: Path) -> Path:
+    """A log directory with the log that was exported."""
+    shutil.copytree(source, tmp_path / "copy" / source.name)
+    return tmp_path / "copy"
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Path, str]:
+    """A log directory with two segments, and the address of an export of them."""
+    for each in (range(10), range(10, 20)):
+        upload(tmp_path / "in", each)
+    return a_copy(tmp_path / "copy", [0, *range(10)], [10, *range(10, 20)]), local_tiered(tmp_path / "in")
+
+
 def tiered(path: Path, layout: str, source: str | None, uploads: Uploads = MappingProxyType({})) -> TieredTarget:
     """A target with uploads as they were listed before."""
     target = LAYOUTS[layout].target(TargetOptions(str(path), source or "", lambda _: True, accepted=FORMAT, dry_run=True))
@@ -79,12 +97,10 @@ def write(log_dir: Path, target: Path, layout: str, source: str | None = None) -
 
 
 @pytest.mark.parametrize("coding", CODINGS)
-def test_what_the_plugin_wrote_is_written_again_as_it_was(coding: str, objects: Path, source: Path, tmp_path: Path) -> None:
+def test_what_the_plugin_wrote_is_written_again_as_it_was(coding: str, objects: Path, copy: Path, tmp_path: Path) -> None:
     """But for data keys, their authenticated data, and IVs."""
     if "encrypted" in coding:
         require_cryptography()
-    copy = tmp_path / "copy"
-    shutil.copytree(source, copy / source.name)
     write(copy, tmp_path / "out", "aiven", aiven(objects / coding))
     old, new = files(objects / coding), files(tmp_path / "out")
     assert list(new) == list(old)
@@ -107,10 +123,8 @@ def test_what_the_plugin_wrote_is_written_again_as_it_was(coding: str, objects: 
     assert read_all(aiven(tmp_path / "out")) == read_all(aiven(objects / coding))
 
 
-def test_each_segment_has_a_data_key_of_its_own_and_no_iv_twice(objects: Path, source: Path, tmp_path: Path) -> None:
+def test_each_segment_has_a_data_key_of_its_own_and_no_iv_twice(objects: Path, copy: Path, tmp_path: Path) -> None:
     require_cryptography()
-    copy = tmp_path / "copy"
-    shutil.copytree(source, copy / source.name)
     write(copy, tmp_path / "out", "aiven", aiven(objects / "encrypted"))
     keys, ivs = set(), []
     manifests = list((tmp_path / "out").rglob("*.rsm-manifest"))
@@ -123,30 +137,13 @@ def test_each_segment_has_a_data_key_of_its_own_and_no_iv_twice(objects: Path, s
     assert len(set(ivs)) == len(ivs) > len(manifests)
 
 
-@pytest.mark.parametrize(
-    ("coding", "name", "told"),
-    [("zstd", "encoded", "it is decoded to other bytes"), ("zstd-encrypted", "new_data_key", "it cannot be decoded: chunk 0")],
-)
-def test_what_cannot_be_decoded_is_not_completed(
-    coding: str, name: str, told: str, objects: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Other bytes than the log has are compressed; another key than that of the chunks is wrapped."""
-    require_cryptography()
-    broken = {
-        "encoded": lambda data, coding: aiven_objects.encoded(bytes([data[0] ^ 1]) + data[1:], coding),
-        "new_data_key": lambda wrapped, path: (bytes(32), wrapped),
-    }
-    monkeypatch.setattr(f"compaction.exports.aiven_writer.{name}", broken[name])
-    copy = tmp_path / "copy"
-    shutil.copytree(source, copy / source.name)
-    with pytest.raises(StorageError, match=told):
-        write(copy, tmp_path / "out", "aiven", aiven(objects / coding))
-    assert not (tmp_path / "out").exists()
-
-
 def moved(name: str, other: str) -> Callable[[dict[str, bytes | None]], dict[str, Any]]:
     """A manifest's sections, of which one has the place of another one."""
     return lambda sections: {**(found := _positions(sections)), name: found[other]}
+
+
+def with_other_byte(data: bytes, coding: Any) -> bytes:
+    return aiven_objects.encoded(bytes([data[0] ^ 1]) + data[1:], coding)
 
 
 def of_other_chunks(size: int, style: Any, sizes: list[int]) -> dict[str, Any]:
@@ -160,6 +157,14 @@ def of_other_chunks(size: int, style: Any, sizes: list[int]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("coding", "name", "broken", "told"),
     [
+        # other bytes than the log has are compressed; another key than that of the chunks is wrapped
+        (
+            "zstd",
+            "encoded",
+            lambda data, coding: aiven_objects.encoded(bytes([data[0] ^ 1]) + data[1:], coding),
+            "decoded to other",
+        ),
+        ("zstd-encrypted", "new_data_key", lambda wrapped, path: (bytes(32), wrapped), "it cannot be decoded: chunk 0"),
         ("plain", "_positions", moved("timestamp", "offset"), "section timestamp has other bytes"),
         ("encrypted", "_positions", moved("offset", "producerSnapshot"), "section offset has other bytes"),
         ("plain", "_positions", moved("leaderEpoch", "producerSnapshot"), "it cannot be decoded: has .*, its manifest lists"),
@@ -174,25 +179,16 @@ def test_what_the_layout_reads_otherwise_is_not_completed(
     broken: Callable[..., Any],
     told: str,
     objects: Path,
-    source: Path,
+    copy: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if coding == "encrypted":
+    if "encrypted" in coding:
         require_cryptography()
     monkeypatch.setattr(f"compaction.exports.aiven_writer.{name}", broken)
-    copy = tmp_path / "copy"
-    shutil.copytree(source, copy / source.name)
     with pytest.raises(StorageError, match=f"output is read back otherwise than it was written: .*({told})"):
         write(copy, tmp_path / "out", "aiven", aiven(objects / coding))
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("sizes", [[], [7], [7, 7, 1], [300, 44, 0], [2**31 - 1, 0, 5], [2**24, 0, 2**31 - 1]])
-def test_sizes_of_chunks_are_listed_as_the_plugin_does(sizes: list[int]) -> None:
-    assert decode_sizes(encode_sizes(sizes)).tolist() == sizes
-    some = [random.Random(7).randrange(1 << 20) for _ in range(100)]
-    assert decode_sizes(encode_sizes(some)).tolist() == some
 
 
 @pytest.mark.parametrize("layout", ["aiven", "local-tiered"])
@@ -222,46 +218,56 @@ def test_an_upload_ends_at_its_last_offset_though_its_last_records_are_gone(tmp_
     assert {path.stem.partition("-")[2] for path in (tmp_path / "out").rglob("*.log")} == stems
 
 
-def test_every_upload_of_the_same_offsets_is_written(tmp_path: Path) -> None:
-    """Which of them the cluster's metadata names is not known, and new leaders upload from an earlier offset."""
-    for each in (range(10), range(10), range(6, 20), range(20, 25)):
-        upload(tmp_path / "in", each)
-    copy = a_copy(tmp_path / "copy", [0, 0, 5, 7, 8], [10, 11, 16], [20, 24])
-    write(copy, tmp_path / "out", "local-tiered", local_tiered(tmp_path / "in"))
-    found = [(path.name, offsets_in(LocalFileSystem(), str(path))) for path in (tmp_path / "out").rglob("*.log")]
-    assert sorted((int(name.partition("-")[0]), each) for name, each in found) == [
-        (0, [0, 5, 7, 8, 9]),
-        (0, [0, 5, 7, 8, 9]),
-        (6, [7, 8, 11, 16, 19]),
-        (20, [24]),
-    ]
-    assert offsets(local_tiered(tmp_path / "out"))[-2:] == [19, 24]
+Epochs = list[tuple[int, int]]
+FIRST, SECOND, THIRD = [(0, 0)], [(0, 0), (1, 10)], [(0, 0), (2, 10)]
+THREE = [(0, 0), (1, 10), (2, 15)]
 
 
-def test_an_upload_that_another_leader_has_truncated_has_no_records(tmp_path: Path) -> None:
-    """Brokers do not read it, and what the log has in its offsets may be larger."""
-    upload(tmp_path / "in", range(10))
-    upload(tmp_path / "in", range(10, 12), [(0, 0), (1, 10)])
-    upload(tmp_path / "in", range(10, 20), [(0, 0), (2, 10)])
-    copy = a_copy(tmp_path / "copy", [0, *range(10)], [10, *range(10, 20)], epochs=[(0, 0), (2, 10)])
-    write(copy, tmp_path / "out", "aiven", local_tiered(tmp_path / "in"))
-    found = [offsets_in(LocalFileSystem(), str(path)) for path in (tmp_path / "out").rglob("*.log")]
-    assert sorted(found) == [list(range(10)), list(range(10, 20)), [11]]
-    log = join(aiven(tmp_path / "out"), "orders-0")
-    assert MixedFileSystem().listdir(log)[:2] == [f"{0:020d}.index", f"{0:020d}.log"]
-    assert offsets(aiven(tmp_path / "out")) == list(range(20))
-
-
-def test_what_another_leader_has_truncated_of_an_upload_is_not_written_with_its_records(tmp_path: Path) -> None:
-    """They are in the offsets of the older leader's upload, but of a later epoch than its lineage has."""
-    upload(tmp_path / "in", range(20), [(0, 0), (1, 10)])
-    upload(tmp_path / "in", range(15, 30), [(0, 0), (1, 10), (2, 15)])
-    epochs = [(0, 0), (1, 10), (2, 15)]
-    copy = a_copy(tmp_path / "copy", [0, 0, 12, 14], [15, *range(16, 30)], epochs=epochs)
-    write(copy, tmp_path / "out", "local-tiered", local_tiered(tmp_path / "in"))
-    found = [offsets_in(LocalFileSystem(), str(path)) for path in (tmp_path / "out").rglob("*.log")]
-    assert sorted(found) == [[0, 12, 14, 19], [*range(16, 30)]]
-    assert offsets(local_tiered(tmp_path / "out")) == [0, 12, 14, *range(16, 30)]
+@pytest.mark.parametrize(
+    ("layout", "uploads", "segments", "epochs", "written", "log"),
+    [
+        # which of them the cluster's metadata names is not known, and new leaders upload from an earlier offset
+        pytest.param(
+            "local-tiered",
+            [(range(10), FIRST), (range(10), FIRST), (range(6, 20), FIRST), (range(20, 25), FIRST)],
+            [[0, 0, 5, 7, 8], [10, 11, 16], [20, 24]], FIRST,
+            [(0, [0, 5, 7, 8, 9]), (0, [0, 5, 7, 8, 9]), (6, [7, 8, 11, 16, 19]), (20, [24])],
+            [0, 5, 7, 8, 9, 11, 16, 19, 24], id="all uploads of the same offsets",
+        ),
+        # brokers do not read it, and what the log has in its offsets may be larger
+        pytest.param(
+            "aiven",
+            [(range(10), FIRST), (range(10, 12), SECOND), (range(10, 20), THIRD)],
+            [[0, *range(10)], [10, *range(10, 20)]], THIRD,
+            [(0, [*range(10)]), (10, [*range(10, 20)]), (10, [11])],
+            [*range(20)], id="an upload that another leader has truncated",
+        ),
+        # these are in the offsets of the older leader's upload, but of a later epoch than its lineage has
+        pytest.param(
+            "local-tiered",
+            [(range(20), SECOND), (range(15, 30), THREE)],
+            [[0, 0, 12, 14], [15, *range(16, 30)]], THREE,
+            [(0, [0, 12, 14, 19]), (15, [*range(16, 30)])],
+            [0, 12, 14, *range(16, 30)], id="records that another leader has truncated of an upload",
+        ),
+    ],
+)  # fmt: skip
+def test_each_upload_has_the_records_of_its_offsets_and_lineage(
+    tmp_path: Path,
+    layout: str,
+    uploads: list[tuple[range, Epochs]],
+    segments: list[list[int]],
+    epochs: Epochs,
+    written: list[tuple[int, list[int]]],
+    log: list[int],
+) -> None:
+    for offsets_of_upload, lineage in uploads:
+        upload(tmp_path / "in", offsets_of_upload, lineage)
+    copy = a_copy(tmp_path / "copy", *segments, epochs=epochs)
+    write(copy, tmp_path / "out", layout, local_tiered(tmp_path / "in"))
+    logs = [(path.name, offsets_in(LocalFileSystem(), str(path))) for path in (tmp_path / "out").rglob("*.log")]
+    assert sorted((int(name.partition("-")[0]), each) for name, each in logs) == written
+    assert offsets((aiven if layout == "aiven" else local_tiered)(tmp_path / "out")) == log
 
 
 def test_indexes_of_a_segment_that_consists_of_others_are_rebuilt(tmp_path: Path) -> None:
@@ -396,12 +402,10 @@ def rewritten(directory: Path) -> None:
     ],
 )
 def test_what_is_uploaded_after_the_listing_is_not_written_under_an_old_id(
-    tmp_path: Path, change: Callable[[Path], None], told: str
+    tmp_path: Path, two: tuple[Path, str], change: Callable[[Path], None], told: str
 ) -> None:
     """The copy may have its records, in the offsets of the old uploads."""
-    for each in (range(10), range(10, 20)):
-        upload(tmp_path / "in", each)
-    copy, address = a_copy(tmp_path / "copy", [0, *range(10)], [10, *range(10, 20)]), local_tiered(tmp_path / "in")
+    copy, address = two
     uploads = listed_uploads(address, lambda _: True)
     change(tmp_path / "in")
     with pytest.raises(CorruptLogError, match=f"{told}; run the command again while nothing is uploaded"):
@@ -409,11 +413,9 @@ def test_what_is_uploaded_after_the_listing_is_not_written_under_an_old_id(
     assert {path.name for path in tmp_path.iterdir()} == {"copy", "in"}
 
 
-def test_a_leader_that_goes_on_uploading_does_not_fail_the_run(tmp_path: Path) -> None:
+def test_a_leader_that_goes_on_uploading_does_not_fail_the_run(tmp_path: Path, two: tuple[Path, str]) -> None:
     """Neither does a new one that has all that was listed."""
-    for each in (range(10), range(10, 20)):
-        upload(tmp_path / "in", each)
-    copy, address = a_copy(tmp_path / "copy", [0, *range(10)], [10, *range(10, 20)]), local_tiered(tmp_path / "in")
+    copy, address = two
     uploads = listed_uploads(address, lambda _: True)
     upload(tmp_path / "in", range(20, 30))
     upload(tmp_path / "in", range(20, 40), [(0, 0), (3, 20)])
@@ -423,7 +425,7 @@ def test_a_leader_that_goes_on_uploading_does_not_fail_the_run(tmp_path: Path) -
 
 @pytest.mark.parametrize(("layout", "count"), [("aiven", 6), ("local-tiered", 10)])
 def test_nothing_is_left_if_any_file_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, count: int
+    tmp_path: Path, two: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, layout: str, count: int
 ) -> None:
     left: Iterator[int] = iter(())
 
@@ -432,10 +434,7 @@ def test_nothing_is_left_if_any_file_cannot_be_written(
             raise StorageError("no space", path=operation.path)
 
     monkeypatch.setattr("compaction.exports.new_export.LocalFileSystem", lambda: WatchedFileSystem(LocalFileSystem(), fail))
-    for each in (range(10), range(10, 20)):
-        upload(tmp_path / "in", each)
-    copy = a_copy(tmp_path / "copy", [0, *range(10)], [10, 15])
-    address = local_tiered(tmp_path / "in")
+    copy, address = two
     for number in range(1, count + 1):
         left = iter(range(number, 0, -1))
         with pytest.raises(StorageError, match="no space"):
@@ -445,13 +444,60 @@ def test_nothing_is_left_if_any_file_cannot_be_written(
     assert len(files(tmp_path / "out")) == count
 
 
-def test_what_is_written_is_found_again(tmp_path: Path) -> None:
-    for each in (range(10), range(10, 20)):
-        upload(tmp_path / "in", each)
-    copy = a_copy(tmp_path / "copy", [0, *range(10)], [10, *range(10, 20)])
-    write(copy, tmp_path / "out", "local-tiered", local_tiered(tmp_path / "in"))
+def test_what_is_written_is_found_again(tmp_path: Path, two: tuple[Path, str]) -> None:
+    write(two[0], tmp_path / "out", "local-tiered", two[1])
     found, expected = (read_log_files(local_tiered(tmp_path / each)) for each in ("out", "in"))
     assert found == expected
     assert [str(log.topic_partition) for log in discover(MixedFileSystem(), [local_tiered(tmp_path / "out")], Selector())] == [
         "orders-0"
     ]
+
+
+BASES = range(0, 60, 10)
+STORED = 30
+
+
+@pytest.fixture
+def unsnapped(tmp_path: Path) -> str:
+    """Each segment has a transaction of another producer; there is one snapshot, of none."""
+    path = tmp_path / "orders-0"
+    path.mkdir()
+    for base in BASES:
+        for kind, data in build(base, [txn_batch(base, producer_id=base + 1)]).files.items():
+            (path / f"{base:020d}{kind}").write_bytes(data)
+    put_snapshot(LocalFileSystem(), str(path), STORED)
+    return str(path)
+
+
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The logs that were replayed."""
+    found: list[str] = []
+
+    def replayed(files: LocalFileSystem, path: str) -> tuple[Segment, ...]:
+        found.append(path)
+        return read_segments(files, path)
+
+    monkeypatch.setattr("compaction.exports.uploads.read_segments", replayed)
+    return found
+
+
+def test_a_log_is_replayed_once_when_the_first_snapshot_is_read(unsnapped: str, replays: list[str]) -> None:
+    made = list(new_uploads(LocalFileSystem(), TopicPartition("orders", 0), unsnapped))
+    assert [each.end_offset for each in made] == [*BASES[1:], BASES[-1] + 1] and not replays
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda each: read_snapshot(each.snapshot()), made))
+    assert replays == [unsnapped]
+    producers = [[entry.producer_id for entry in entries] for entries in found]
+    ends = [each.end_offset for each in made]
+    assert producers == [[] if end == STORED else [base + 1 for base in BASES if base < end] for end in ends]
+
+
+def test_snapshots_that_were_read_are_not_kept(unsnapped: str, replays: list[str]) -> None:
+    first, *others = new_uploads(LocalFileSystem(), TopicPartition("orders", 0), unsnapped)
+    data = first.snapshot()
+    assert len(replays) == 1
+    assert first.snapshot() == data
+    assert len(replays) == 2
+    assert len({each.snapshot() for each in others}) == len(others)
+    assert len(replays) == 2

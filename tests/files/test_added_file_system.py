@@ -11,12 +11,11 @@ import pytest
 
 from compaction.errors import StorageError
 from compaction.files import filesystem, uri
-from compaction.files.contents import view
 from compaction.files.filesystem import ReadableFileSystem, Scheme, Storage, storage_of
 from compaction.files.local import LocalFileSystem
 from compaction.files.mixed import MixedFileSystem
-from compaction.files.segment_file import SegmentFile
 from compaction.log.discover import Selector, discover
+from tests.files.remote_places import require_read_alike
 from tests.files.zip_files import ZipFileSystem
 from tests.golden import unpack_sample
 
@@ -50,34 +49,26 @@ def log_dir(tmp_path: Path, zip_files: None) -> Path:
 
 
 def test_logs_in_an_archive_are_read_as_on_a_disk(tmp_path: Path, log_dir: Path) -> None:
-    files, disk = MixedFileSystem(), LocalFileSystem()
+    files = MixedFileSystem()
     address = uri.parse_uri(f"zip://{tmp_path}/logs.zip/kafka", "--log-dir")
-    here, there = discover(disk, [str(log_dir)], Selector()), discover(files, [address], Selector())
+    here, there = discover(LocalFileSystem(), [str(log_dir)], Selector()), discover(files, [address], Selector())
     assert [log.topic_partition for log in here] == [log.topic_partition for log in there] != []
     for ours, theirs in zip(here, there, strict=True):
-        assert disk.listdir(ours.path) == files.listdir(theirs.path)
-        for name in filter(lambda name: name.endswith(".log"), disk.listdir(ours.path)):
-            path, address = f"{ours.path}/{name}", f"{theirs.path}/{name}"
-            data = disk.read_bytes(path)
-            assert files.read_bytes(address) == view(files, address).tobytes() == data
-            with SegmentFile(files, address).reader(0, len(data)) as reader:
-                assert b"".join(block.raw.tobytes() for block in reader.blocks(check_crc=True)) == data
+        require_read_alike(Path(ours.path), files, theirs.path)
 
 
-def test_what_is_missing_or_damaged_is_an_error(tmp_path: Path, log_dir: Path) -> None:
+def test_what_is_missing_or_damaged_is_an_error_with_its_path(tmp_path: Path, log_dir: Path) -> None:
     files, address = MixedFileSystem(), f"zip://{tmp_path}/logs.zip"
     assert files.stat(f"{address}/kafka/nothing") is None
-    for read in (files.listdir, files.read_bytes):
-        with pytest.raises(StorageError, match="no such (file|directory) in the archive"):
-            read(f"{address}/kafka/nothing")
     (tmp_path / "bad.zip").write_bytes(b"none")
-    with pytest.raises(StorageError, match="is damaged"):
-        files.listdir(f"zip://{tmp_path}/bad.zip")
-    with pytest.raises(StorageError, match="no archive on this path"):
-        files.listdir(f"zip://{tmp_path}/none.zip")
-
-
-def test_each_damaged_member_is_an_error_with_its_path(tmp_path: Path, log_dir: Path) -> None:
+    for read, path, told in (
+        (files.listdir, f"{address}/kafka/nothing", "no such directory in the archive"),
+        (files.read_bytes, f"{address}/kafka/nothing", "no such file in the archive"),
+        (files.listdir, f"zip://{tmp_path}/bad.zip", "is damaged"),
+        (files.listdir, f"zip://{tmp_path}/none.zip", "no archive on this path"),
+    ):
+        with pytest.raises(StorageError, match=told):
+            read(path)
     data = bytearray((tmp_path / "logs.zip").read_bytes())
     with ZipFile(tmp_path / "logs.zip") as archive:
         first = next(each for each in archive.infolist() if each.filename.endswith(".log"))
@@ -85,7 +76,7 @@ def test_each_damaged_member_is_an_error_with_its_path(tmp_path: Path, log_dir: 
         damaged = tmp_path / f"damaged-{position}.zip"
         damaged.write_bytes(data[:position] + bytes(4) + data[position + 4 :])
         with pytest.raises(StorageError, match="is damaged"):
-            MixedFileSystem().read_bytes(f"zip://{damaged}/{first.filename}")
+            files.read_bytes(f"zip://{damaged}/{first.filename}")
 
 
 def test_directories_named_like_archives_and_links_in_them(tmp_path: Path, log_dir: Path) -> None:

@@ -98,33 +98,23 @@ def waiting(path: Path) -> DurableSteps[str | None]:
     return None
 
 
-def run_files(tmp_path: Path, count: int) -> tuple[list[str | None], list[str]]:
-    """Waits for this many files, of which the fourth is missing: the results, and the paths flushed one by one."""
+@pytest.mark.parametrize(
+    ("count", "whole", "flushed"),
+    [(MANY, True, 0), (4, True, 4), (MANY, False, MANY)],
+    ids=["many", "few", "many, with an error of the file system"],
+)
+def test_many_files_are_flushed_as_a_whole_and_after_an_error_one_by_one_to_find_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, whole: bool, flushed: int
+) -> None:
+    """The fourth is missing."""
+    monkeypatch.setattr(WholeSync, "sync", lambda self: whole)
     fs, paths = WatchedFileSystem(LocalFileSystem()), [tmp_path / str(number) for number in range(count)]
     for number, path in enumerate(paths):
         if number != 3:
             path.write_bytes(b"abc")
     results = run_in_step(fs, [str(tmp_path)], [waiting(path) for path in paths])
-    return results, [operation.path for operation in fs.log if operation.name == "fsync"]
-
-
-def test_many_files_are_flushed_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WholeSync, "sync", lambda self: True)
-    assert run_files(tmp_path, MANY) == ([None] * MANY, [])
-
-
-def test_few_files_are_flushed_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WholeSync, "sync", lambda self: True)
-    assert len(run_files(tmp_path, 4)[1]) == 4
-
-
-def test_if_the_file_system_reports_an_error_each_file_is_flushed_to_find_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(WholeSync, "sync", lambda self: False)
-    results, flushed = run_files(tmp_path, MANY)
-    assert len(flushed) == MANY
-    assert [number for number, error in enumerate(results) if error is not None] == [3]
+    assert sum(operation.name == "fsync" for operation in fs.log) == flushed
+    assert [number for number, error in enumerate(results) if error is not None] == ([3] if flushed else [])
 
 
 class Library:

@@ -1,19 +1,30 @@
-"""Files of this machine: new names only, no links followed, and what belongs to a file survives its replacement."""
+"""Files of this machine: new names only, no links followed, and what belongs to a file survives its replacement.
+
+An output holds the bytes written, with direct I/O or without, with the calls of Linux or of other systems.
+"""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
-from collections.abc import Callable
+import random
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from compaction.errors import StorageError
+from compaction.files import local_output, system_calls
+from compaction.files.contents import READ_BYTES
 from compaction.files.durable import remove_temporary, replace_file
 from compaction.files.local import LocalFileSystem
+from compaction.files.local_output import LocalOutput
 
 FS = LocalFileSystem()
+MIB = 1 << 20
 MAKERS: dict[str, Callable[[str, str], object]] = {
     "write_file": lambda path, like: FS.write_file(path, b"new", like=like),
     "create": lambda path, like: FS.create(path, like),
@@ -103,12 +114,6 @@ def test_a_private_directory_must_be_new(tmp_path: Path) -> None:
             FS.mkdir(str(tmp_path / name), private=True)
 
 
-def test_a_copy_of_a_truncated_file_is_an_error_and_leaves_nothing(tmp_path: Path, like: str) -> None:
-    with pytest.raises(StorageError, match="truncated while it was copied"):
-        FS.copy(like, str(tmp_path / "copy"), 4, 100)
-    assert not (tmp_path / "copy").exists()
-
-
 def test_only_temporary_files_of_the_job_are_removed(tmp_path: Path) -> None:
     ours = f"recovery-point-offset-checkpoint.{'0f' * 16}.tmp"
     others = ["recovery-point-offset-checkpoint.tmp", f"{'0f' * 16}.tmp", "notes.tmp", f"x.{'0F' * 16}.tmp"]
@@ -155,9 +160,6 @@ def test_a_file_system_that_cannot_exchange_names_says_so(tmp_path: Path, number
     assert not LocalFileSystem().exchange(str(tmp_path), str(tmp_path / "missing"))
 
 
-MIB = 1 << 20
-
-
 @pytest.mark.parametrize(
     ("start", "length"), [(0, None), (0, 16 * MIB), (MIB + 1, 9 * MIB), (3 * MIB, MIB), (5 * MIB, 11 * MIB), (0, 4 * MIB + 7)]
 )
@@ -174,12 +176,14 @@ def test_the_holes_of_a_file_are_holes_of_its_copy(tmp_path: Path, start: int, l
     assert copy.stat().st_blocks * 512 <= 5 * 4096
 
 
-def test_a_file_truncated_within_a_hole_is_not_copied(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("data", "start"), [(b"0123456789", MIB - 50), (b"0123456789", 4), (b"", 0)])
+def test_a_copy_of_a_truncated_file_is_an_error_and_leaves_nothing(tmp_path: Path, data: bytes, start: int) -> None:
+    """Also if it ends in a hole."""
     source = tmp_path / "source"
-    source.touch()
+    source.write_bytes(data)
     os.truncate(source, MIB)
-    with pytest.raises(StorageError, match="truncated"):
-        FS.copy(str(source), str(tmp_path / "copy"), 0, MIB + 1)
+    with pytest.raises(StorageError, match="truncated while it was copied"):
+        FS.copy(str(source), str(tmp_path / "copy"), start, MIB - start + 1)
     assert not (tmp_path / "copy").exists()
 
 
@@ -192,3 +196,137 @@ def test_a_file_system_that_reports_no_holes_is_copied_completely(tmp_path: Path
     monkeypatch.setattr(os, "lseek", refuse)
     FS.copy(str(source), str(tmp_path / "copy"))
     assert (tmp_path / "copy").read_bytes() == source.read_bytes()
+
+
+#: on a disk, and on tmpfs, which has no direct I/O
+DIRECTORIES = [path for path in ("/var/tmp", "/dev/shm") if Path(path).is_dir()]  # noqa: S108
+
+
+@pytest.fixture(params=DIRECTORIES)
+def path(request: pytest.FixtureRequest) -> Iterator[Path]:
+    made = Path(request.param) / f"direct-{os.getpid()}"
+    yield made
+    made.unlink(missing_ok=True)
+
+
+def written(path: Path, sizes: list[int]) -> bytes:
+    """Write chunks of these sizes; what the file should hold."""
+    chance = random.Random(1)
+    chunks = [chance.randbytes(size) for size in sizes]
+    output = LocalOutput(str(path), None, write_behind=True)
+    output.write(chunks)
+    output.start_writeback()
+    output.close(sync=True, mtime_ms=1_000)
+    return b"".join(chunks)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[], [0, 1], [READ_BYTES], [READ_BYTES - 1, 2], [9 * MIB + 5, 0, 3], [1000] * 9000],
+    ids=["nothing", "a byte", "one buffer", "across buffers", "more than two", "many small ones"],
+)
+def test_chunks_are_written_in_order(path: Path, sizes: list[int]) -> None:
+    wanted = written(path, sizes)
+    assert path.read_bytes() == wanted
+    assert path.stat().st_mtime_ns == 1_000_000_000
+
+
+@pytest.fixture(params=["linux", "other systems"])
+def calls_of_the_system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them, or without those that copy and read files on Linux only."""
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOTSOCK, "not a socket")
+
+    if request.param == "linux":
+        return
+    monkeypatch.setattr(os, "sendfile", refuse)
+    for name in ("preadv", "O_DIRECT", "posix_fadvise"):
+        monkeypatch.delattr(os, name)
+    monkeypatch.setattr(system_calls, "_sync_file_range", None)
+
+
+@pytest.mark.usefixtures("calls_of_the_system")
+@pytest.mark.parametrize("write_behind", [False, True])
+def test_copies_and_writes_are_appended_in_order(path: Path, tmp_path: Path, write_behind: bool) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(random.Random(1).randbytes(7 * MIB + 11))
+    output = LocalOutput(str(path), None, write_behind=write_behind)
+    output.write([b"before"])
+    output.copy_from(str(source))
+    output.copy_from(str(source), 5, 3 * MIB)
+    output.write([b"after"])
+    output.close(sync=True)
+    data = source.read_bytes()
+    assert path.read_bytes() == b"before" + data + data[5 : 5 + 3 * MIB] + b"after"
+    view = memoryview(bytearray(7))
+    with closing(FS.open(str(path), 0, path.stat().st_size)) as reader:
+        assert (reader.pread(view, 3), bytes(view)) == (7, b"ore" + data[:4])
+
+
+def test_a_device_that_refuses_direct_io_is_written_through_the_page_cache(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    write = os.write
+
+    def refusing(descriptor: int, data: memoryview) -> int:
+        calls.append(len(data))
+        if len(calls) == 1:
+            raise OSError(errno.EINVAL, "blocks of another size")
+        return write(descriptor, data)
+
+    monkeypatch.setattr(local_output, "set_direct", lambda _, *, direct: direct)
+    monkeypatch.setattr("compaction.files.local_output.os.write", refusing)
+    wanted = written(path, [9 * MIB])
+    assert path.read_bytes() == wanted
+    assert calls[:2] == [READ_BYTES, READ_BYTES]
+
+
+def limited(size: int) -> Callable[[], None]:
+    """Limits the size of files; the returned function removes the limit."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [READ_BYTES - 1, 3 * READ_BYTES], ids=["in the last bytes", "in a whole buffer"])
+def test_a_write_that_fails_in_the_background_raises_and_leaves_no_descriptor(path: Path, size: int) -> None:
+    output = LocalOutput(str(path), None, write_behind=True)
+    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    end = limited(MIB)
+    try:
+        with pytest.raises(StorageError, match="cannot write"):
+            output.write([bytes(size)])
+            output.close(sync=True)
+        output.remove()
+    finally:
+        end()
+    assert not path.exists()
+    assert len(set(os.listdir("/proc/self/fd")) - before) == 0  # noqa: PTH208
+
+
+def test_no_write_is_under_way_after_an_output_was_removed(path: Path) -> None:
+    output = LocalOutput(str(path), None, write_behind=True)
+    output.write([bytes(8 * MIB)])
+    output.remove()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(("supported", "expected"), [(True, ["full"]), (False, ["ordinary"])])
+def test_a_full_flush_is_requested_when_the_system_and_the_file_system_have_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, supported: bool, expected: list[str]
+) -> None:
+    """As macOS has; it includes an ordinary one."""
+    flushed: list[tuple[str, int]] = []
+
+    def full(descriptor: int, command: int) -> None:
+        assert command == 51
+        if not supported:
+            raise OSError(errno.ENOTSUP, "not supported")
+        flushed.append(("full", descriptor))
+
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", full)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(("ordinary", descriptor)))
+    with (tmp_path / "file").open("wb") as file:
+        system_calls.flush(file.fileno())
+        assert flushed == [(each, file.fileno()) for each in expected]

@@ -1,12 +1,9 @@
-"""Without what only Linux has: calls, flags and ``/proc`` are taken away, what other systems do differently is simulated."""
+"""Processes without what only Linux has: calls, flags and ``/proc`` are taken away. ``test_local.py`` has the single calls."""
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
-import random
 import subprocess
 import sys
 import zlib
@@ -16,9 +13,6 @@ from typing import Any
 import pytest
 
 from compaction.commands import compact
-from compaction.files import system_calls
-from compaction.files.local import LocalFileSystem
-from compaction.files.local_output import LocalOutput
 from compaction.run.compact import clean_logs
 from compaction.source.data_source import KafkaLogReader, source_schema
 from tests.executed import executed
@@ -52,61 +46,6 @@ class Library(ctypes.CDLL):
         return super().__getattr__(name)
 ctypes.CDLL = Library
 """
-
-
-def test_a_full_flush_is_requested_when_the_system_has_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    calls: list[tuple[int, int]] = []
-    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
-    monkeypatch.setattr(fcntl, "fcntl", lambda descriptor, command: calls.append((descriptor, command)))
-    monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("a full flush includes it"))
-    with (tmp_path / "file").open("wb") as file:
-        system_calls.flush(file.fileno())
-        assert calls == [(file.fileno(), 51)]
-
-
-def test_a_file_system_without_a_full_flush_gets_an_ordinary_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOTSUP, "not supported")
-
-    flushed: list[int] = []
-    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
-    monkeypatch.setattr(fcntl, "fcntl", refuse)
-    monkeypatch.setattr(os, "fsync", flushed.append)
-    with (tmp_path / "file").open("wb") as file:
-        system_calls.flush(file.fileno())
-        assert flushed == [file.fileno()]
-
-
-@pytest.fixture
-def without_linux(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process, without the calls that copy and read files on Linux only."""
-
-    def refuse(*_: object) -> int:
-        raise OSError(errno.ENOTSOCK, "not a socket")
-
-    monkeypatch.setattr(os, "sendfile", refuse)
-    for name in ("preadv", "O_DIRECT", "posix_fadvise"):
-        monkeypatch.delattr(os, name)
-    monkeypatch.setattr(system_calls, "_sync_file_range", None)
-
-
-@pytest.mark.usefixtures("without_linux")
-@pytest.mark.parametrize("write_behind", [False, True])
-def test_files_are_copied_and_read(tmp_path: Path, write_behind: bool) -> None:
-    data = random.Random(1).randbytes(3 << 20)
-    source, target = tmp_path / "source", tmp_path / "target"
-    source.write_bytes(data)
-    output = LocalOutput(str(target), None, write_behind=write_behind)
-    output.write([b"start"])
-    output.copy_from(str(source))
-    output.copy_from(str(source), 10, 20)
-    output.close(sync=True)
-    assert target.read_bytes() == b"start" + data + data[10:30]
-    view = memoryview(bytearray(7))
-    reader = LocalFileSystem().open(str(target), 0, target.stat().st_size)
-    assert reader.pread(view, 3) == 7
-    reader.close()
-    assert view == target.read_bytes()[3:10]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import socket
@@ -9,7 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,11 +20,10 @@ from pyarrow import fs
 
 from compaction.errors import CorruptLogError, StorageError
 from compaction.files import contents, object_store
-from compaction.files.contents import view
 from compaction.files.local import LocalFileSystem
 from compaction.files.mixed import MixedFileSystem, file_system
 from compaction.files.object_output import OutputFileSystem
-from compaction.files.object_store import ObjectFile, ObjectOutput, read_whole
+from compaction.files.object_store import ObjectFile, ObjectOutput, read_whole, remote_errors
 from compaction.files.overlay import OverlayFileSystem
 from compaction.files.remote import RemoteFileSystem, open_sequential
 from compaction.files.segment_file import SegmentReader
@@ -29,28 +31,20 @@ from compaction.files.uri import parse_uri
 from compaction.log.discover import check_log_dirs
 from compaction.log.read_log import read_segments
 from compaction.recovery.recover import recover_log
-from tests.files.remote_places import PLACE, bucket, log
+from tests.files.remote_places import PLACE, TaggingStore, bucket, log, require_read_alike, serve
 from tests.log.logs import location
 
 __all__ = ["bucket", "log"]
 
 
-def test_a_uri_is_read_like_a_local_directory(bucket: Path, log: str) -> None:
-    here, there = str(bucket / "in"), f"{PLACE}/in"
-    local, far = LocalFileSystem(), RemoteFileSystem()
-    assert far.listdir(f"{there}/") == ["orders-0"]
-    assert far.listdir(log) == local.listdir(f"{here}/orders-0")
-    for name in far.listdir(log):
-        ours, theirs = local.stat(f"{here}/orders-0/{name}"), far.stat(f"{log}/{name}")
-        assert ours is not None and theirs is not None
-        assert (ours.size, ours.mtime_ns, ours.is_file) == (theirs.size, theirs.mtime_ns, theirs.is_file)
-        data = local.read_bytes(f"{here}/orders-0/{name}")
-        assert far.read_bytes(f"{log}/{name}") == view(far, f"{log}/{name}")[:].tobytes() == data
-        assert far.read_bytes(f"{log}/{name}", 5, 7) == data[5:12]
-        assert far.real_path(f"{log}/{name}") == (f"{log}/{name}", 0, len(data))
-    found = far.stat(there)
+def test_a_log_is_read_as_in_a_local_directory(bucket: Path, log: str) -> None:
+    far, near = MixedFileSystem(), bucket / "in" / "orders-0"
+    require_read_alike(near, far, log)
+    assert {(near / name).stat().st_mtime_ns - far.stat(f"{log}/{name}").mtime_ns for name in far.listdir(log)} == {0}  # type: ignore[union-attr]
+    assert far.listdir(f"{PLACE}/in/") == ["orders-0"]
+    found = far.stat(f"{PLACE}/in")
     assert found is not None and found.is_dir
-    assert far.stat(f"{there}/nothing") is None
+    assert far.stat(f"{PLACE}/in/nothing") is None
     assert far.stat(f"{log}/nothing") is None
 
 
@@ -103,16 +97,6 @@ def test_read_ahead_returns_the_same_bytes_at_any_pace(bucket: Path, monkeypatch
     reader.close()
 
 
-@pytest.mark.parametrize("block_bytes", [100, 1000, 100_000])
-def test_a_segment_is_read_like_a_local_one(bucket: Path, log: str, block_bytes: int) -> None:
-    found = []
-    for path in (str(bucket / "in" / "orders-0" / f"{0:020d}.log"), f"{log}/{0:020d}.log"):
-        size = (bucket / "in" / "orders-0" / f"{0:020d}.log").stat().st_size
-        with SegmentReader(MixedFileSystem(), path, 0, size, block_bytes=block_bytes) as reader:
-            found.append(b"".join(block.raw.tobytes() for block in reader.blocks(check_crc=True)))
-    assert found[0] == found[1] != b""
-
-
 def test_a_truncated_object_is_an_error(bucket: Path, log: str) -> None:
     path = f"{log}/{130:020d}.log"
     with pytest.raises(CorruptLogError, match="file ends here"), SegmentReader(MixedFileSystem(), path, 0, 10**6) as reader:
@@ -152,46 +136,6 @@ def test_files_are_copied_between_disk_and_store(bucket: Path, tmp_path: Path) -
         MixedFileSystem().copy(f"{PLACE}/nothing", str(tmp_path / "there"))
 
 
-class Turned:
-    """The differences of the client of gs: from others, over a local file system."""
-
-    type_name = "gcs"
-
-    def __init__(self, opened: list[bool]) -> None:
-        self._disk, self._opened = fs.LocalFileSystem(), opened
-
-    def open_input_file(self, key: str) -> FileOf:
-        return FileOf(self._disk.open_input_file(key), self._opened)
-
-    def open_input_stream(self, key: str, compression: str | None = "detect") -> Any:
-        stream = self._disk.open_input_stream(key, compression=compression)
-        if self._opened and not self._opened.pop(0):
-            raise OSError("google::cloud::Status(PERMISSION_DENIED: no)")
-        return stream
-
-    def delete_dir(self, key: str) -> None:
-        raise OSError(f"No such directory: {key}")
-
-
-class FileOf:
-    """A file that is opened when it is looked at; ``opened`` says of each try whether it succeeds."""
-
-    def __init__(self, file: Any, opened: list[bool]) -> None:
-        self._file, self._opened = file, opened
-
-    @property
-    def closed(self) -> bool:
-        return bool(self._opened) and not self._opened.pop(0)
-
-    def size(self) -> int:
-        size: int = self._file.size()
-        return size
-
-    def read_at(self, length: int, start: int) -> bytes:
-        data: bytes = self._file.read_at(length, start)
-        return data
-
-
 @pytest.mark.parametrize(
     ("opened", "told"),
     [
@@ -204,7 +148,7 @@ def test_a_file_that_the_client_could_not_open_is_retried_or_an_error(
     bucket: Path, monkeypatch: pytest.MonkeyPatch, opened: list[bool], told: str
 ) -> None:
     path = _put(bucket, "object", b"0123456789")
-    monkeypatch.setattr(object_store, "_connect", lambda *_: object_store._Client(Turned(opened), str(bucket)))
+    serve(monkeypatch, bucket, TaggingStore("gcs", opened))
     file = ObjectFile(path)
     if told:
         with pytest.raises(StorageError, match=told):
@@ -216,25 +160,15 @@ def test_a_file_that_the_client_could_not_open_is_retried_or_an_error(
 
 def test_removing_a_missing_directory_is_no_error(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     OutputFileSystem().remove_tree(f"{PLACE}/nothing")
-    monkeypatch.setattr(object_store, "_connect", lambda *_: object_store._Client(Turned([]), str(bucket)))
-    monkeypatch.setattr(object_store, "_clients", {})
+    serve(monkeypatch, bucket, TaggingStore("gcs"))
     OutputFileSystem().remove_tree(f"{PLACE}/nothing")
 
 
 @pytest.mark.parametrize("field", ["ETag", "etag"])
 def test_the_etag_is_found_under_any_spelling(bucket: Path, monkeypatch: pytest.MonkeyPatch, field: str) -> None:
-    class File:
-        """A file that knows its object's fields."""
-
-        closed = False
-
-        def metadata(self) -> dict[str, bytes]:
-            return {"Content-Type": b"x", field: b'"abc"'}
-
-    store = Turned([])
-    monkeypatch.setattr(store, "open_input_file", lambda *_: File())
-    monkeypatch.setattr(object_store, "_connect", lambda *_: object_store._Client(store, str(bucket)))
-    assert ObjectFile(f"{PLACE}/object").etag() == "abc"
+    path = _put(bucket, "object", b"0123456789")
+    serve(monkeypatch, bucket, TaggingStore(tag_field=field))
+    assert ObjectFile(path).etag() == hashlib.md5(b"0123456789", usedforsecurity=False).hexdigest()
 
 
 def test_file_names_never_enable_compression(bucket: Path) -> None:
@@ -247,15 +181,11 @@ def test_file_names_never_enable_compression(bucket: Path) -> None:
 def test_requests_to_gs_are_retried_for_a_minute_only(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    class ReadableFileSystem:
-        """Receives the URI."""
+    def from_uri(address: str) -> tuple[object, str]:
+        asked.append(address)
+        return object(), "bucket"
 
-        @staticmethod
-        def from_uri(address: str) -> tuple[object, str]:
-            asked.append(address)
-            return object(), "bucket"
-
-    monkeypatch.setattr(fs, "FileSystem", ReadableFileSystem)
+    monkeypatch.setattr(fs, "FileSystem", SimpleNamespace(from_uri=from_uri))
     object_store._connect("gs://bucket", {}, object_store._PATIENT)
     object_store._connect("gs://anonymous@bucket", {"scheme": "http", "retry_limit_seconds": "5"}, object_store._PATIENT)
     assert asked == ["gs://bucket/?retry_limit_seconds=60", "gs://anonymous@bucket/?retry_limit_seconds=5&scheme=http"]
@@ -288,8 +218,8 @@ def test_no_store_is_opened_before_workers_are_forked() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode == 0
 
 
-class _Unreachable:
-    """A pyarrow file system whose requests fail."""
+class _WithoutBucket:
+    """A pyarrow file system that finds nothing, or whose requests fail."""
 
     def __init__(self, error: str) -> None:
         self._error = error
@@ -300,44 +230,76 @@ class _Unreachable:
         return fs.FileInfo(path, fs.FileType.NotFound)
 
 
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        ("", "s3://backups: no such bucket; check the name of the bucket"),
-        ("AWS Error NETWORK_CONNECTION during HeadBucket operation", "cannot reach the store: .*; check URI, region"),
-    ],
-)
-def test_a_missing_bucket_and_a_store_that_does_not_answer_are_named_for_what_they_are(
-    monkeypatch: pytest.MonkeyPatch, error: str, message: str
-) -> None:
+@pytest.mark.parametrize("error", ["", "AWS Error ACCESS_DENIED during HeadBucket operation"])
+def test_a_missing_bucket_is_named_but_not_one_that_may_not_be_looked_at(monkeypatch: pytest.MonkeyPatch, error: str) -> None:
     """And not as a missing log directory."""
-    asked: list[object] = []
-
-    def connect(_root: str, _options: object, patience: object = None) -> object_store._Client:
-        asked.append(patience)
-        return object_store._Client(_Unreachable(error), "backups")
-
-    monkeypatch.setattr(object_store, "_connect", connect)
-    with pytest.raises(StorageError, match=message):
-        check_log_dirs(file_system(["s3://backups/kafka-1"]), ["s3://backups/kafka-1"])
-    assert asked == [object_store._BRIEF]
-
-
-def test_a_bucket_that_may_not_be_looked_at_is_not_a_missing_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    denied = _Unreachable("AWS Error ACCESS_DENIED during HeadBucket operation")
-    monkeypatch.setattr(object_store, "_connect", lambda *_: object_store._Client(denied, "backups"))
+    monkeypatch.setattr(object_store, "_connect", lambda *_: object_store._Client(_WithoutBucket(error), "backups"))
     monkeypatch.setattr(object_store, "_reached", set())
-    object_store.require_store("aiven+s3://backups/kafka-1")
-    object_store.require_store("/a/local/path")
+    if error:
+        object_store.require_store("aiven+s3://backups/kafka-1")
+        object_store.require_store("/a/local/path")
+        return
+    with pytest.raises(StorageError, match="s3://backups: no such bucket; check the name of the bucket"):
+        check_log_dirs(file_system(["s3://backups/kafka-1"]), ["s3://backups/kafka-1"])
 
 
 def test_a_dead_endpoint_is_an_error_within_seconds() -> None:
-    """Of a closed port: a run would repeat its requests for half a minute."""
+    """Of a closed port: a run would repeat its requests for half a minute, and name a missing log directory."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         endpoint = f"127.0.0.1:{unused.getsockname()[1]}"
         address = parse_uri(f"s3://backups/kafka-1?endpoint_override={endpoint}&scheme=http&region=eu-north-1", "--log-dir")
         began = time.monotonic()
         with pytest.raises(StorageError, match="cannot reach the store: .*check URI, region and network"):
-            object_store.require_store(address)
+            check_log_dirs(file_system([address]), [address])
     assert time.monotonic() - began < 10
+
+
+@dataclass
+class OnlyMarked:
+    """A store of files by path and size; a non-recursive listing has no directories without marker objects."""
+
+    files: dict[str, int]
+    type_name: str = "gcs"
+
+    def get_file_info(self, selector: Any) -> list[Any]:
+        """All files below a directory, or those directly in it."""
+        below = {path: size for path, size in self.files.items() if path.startswith(f"{selector.base_dir}/")}
+        if not below:
+            raise OSError(f"No such file or directory '{selector.base_dir}'")
+        start = len(selector.base_dir) + 1
+        listed = [path for path in below if selector.recursive or "/" not in path[start:]]
+        return [fs.FileInfo(path, fs.FileType.File, size=below[path], mtime_ns=5) for path in listed]
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> OnlyMarked:
+    made = OnlyMarked({"bucket/in/meta.properties": 7, "bucket/in/orders-0/0.log": 10, "bucket/in/orders-0/0.index": 8})
+    monkeypatch.setattr(object_store, "located", lambda path: (made, path.removeprefix("gs://")))
+    return made
+
+
+def test_directories_are_found_by_their_objects(store: OnlyMarked) -> None:
+    found = object_store.list_directory("gs://bucket/in")
+    assert {name: (stat.is_dir, stat.is_file, stat.size) for name, stat in found.items()} == {
+        "meta.properties": (False, True, 7),
+        "orders-0": (True, False, 0),
+    }
+    assert set(object_store.list_directory("gs://bucket/in/orders-0")) == {"0.log", "0.index"}
+
+
+def test_what_lies_below_has_its_whole_name(store: OnlyMarked) -> None:
+    found = object_store.list_directory("gs://bucket/in", recursive=True)
+    assert set(found) == {"meta.properties", "orders-0/0.log", "orders-0/0.index"}
+
+
+def test_a_directory_that_is_not_there_is_told_as_such(store: OnlyMarked) -> None:
+    with pytest.raises(StorageError, match="cannot list the directory: No such file or directory; check the URI") as told:
+        object_store.list_directory("gs://bucket/nothing")
+    assert isinstance(told.value.__cause__, FileNotFoundError)
+
+
+def test_other_errors_keep_their_text() -> None:
+    with pytest.raises(StorageError, match="cannot read: Input/output error") as told, remote_errors("gs://bucket/x", "read"):
+        raise OSError("Input/output error")
+    assert type(told.value.__cause__) is OSError

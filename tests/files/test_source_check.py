@@ -1,4 +1,5 @@
-"""Outputs as inputs: an object that differs from its manifest entry fails its log, with one line."""
+"""Outputs as inputs: an object that differs from its manifest entry fails its log, with one line; any change of a manifest is
+detected."""
 
 from __future__ import annotations
 
@@ -11,12 +12,14 @@ import pytest
 
 from compaction.errors import CorruptLogError, LogError, StorageError, UsageError
 from compaction.files import contents, manifest, object_store
-from compaction.files.manifest import MANIFEST
+from compaction.files.local import LocalFileSystem
+from compaction.files.manifest import MANIFEST, Entry, Manifest, marker, run_of
 from compaction.files.mixed import MixedFileSystem
 from compaction.files.remote import RemoteFileSystem, open_sequential, require_finished
 from compaction.files.segment_file import SegmentReader
 from compaction.log.read_log import read_segments
-from tests.files.remote_places import PLACE, bucket, log, publish
+from tests.files.remote_places import PLACE, Tagged, bucket, log, publish
+from tests.log.logs import data_segment
 
 __all__ = ["bucket", "log"]
 
@@ -34,19 +37,16 @@ def out(bucket: Path, log: str) -> Path:
 
 
 def turn(path: Path, at: int = 20) -> None:
-    """Turn a bit."""
     data = bytearray(path.read_bytes())
     data[min(at, len(data) - 1)] ^= 1
     path.write_bytes(data)
 
 
 def cut(path: Path) -> None:
-    """Take the last byte away."""
     path.write_bytes(path.read_bytes()[:-1])
 
 
 def extra(path: Path) -> None:
-    """Another segment."""
     shutil.copy(path, path.with_name(f"{500:020d}{path.suffix}"))
 
 
@@ -143,9 +143,7 @@ def copied(bucket: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(out, bucket / "copy")
     document = json.loads((out / MANIFEST).read_bytes())
     assert all(each["etag"] for each in document["files"])
-    monkeypatch.setattr(
-        "tests.files.remote_places.Tagged.metadata", lambda tagged: {"ETag": f"copy-{Path(tagged._key).name}".encode()}
-    )
+    monkeypatch.setattr(Tagged, "metadata", lambda tagged: {"ETag": f"copy-{Path(tagged._key).name}".encode()})
     return bucket / "copy"
 
 
@@ -250,8 +248,8 @@ def test_a_task_with_a_cached_manifest_reads_the_output_that_replaced_it(bucket:
     publish(f"{PLACE}/in", OUT)
     first = read()
     shutil.rmtree(bucket / "out")
-    data = (bucket / "in" / "orders-0" / f"{90:020d}.log").read_bytes()
-    (bucket / "in" / "orders-0" / f"{130:020d}.log").write_bytes(data)
+    data_segment(130, range(130, 170)).put(LocalFileSystem(), str(bucket / "in" / "orders-0"))
+    data = (bucket / "in" / "orders-0" / f"{130:020d}.log").read_bytes()
     known = manifest.shared()._known.copy()
     publish(f"{PLACE}/in", OUT)
     manifest.shared()._known.update(known)
@@ -269,3 +267,64 @@ def test_a_failing_store_is_not_treated_as_one_without_a_manifest(out: Path, mon
     # who may not look there has no manifest there
     cause = PermissionError("Forbidden")
     assert manifest.Manifests().manifest(OUT) is None
+
+
+_MANIFEST = Manifest(
+    (Entry("orders-0/b", 2, 3, "x", "ab" * 16), Entry("a", 1, 2)),
+    "run-1",
+    "s3://bucket/out",
+)
+
+
+def test_a_manifest_is_read_back() -> None:
+    found = Manifest.parse(_MANIFEST.to_json(), "m")
+    assert (set(found.files), found.run, found.place) == (set(_MANIFEST.files), "run-1", "s3://bucket/out")
+    assert found.folders == {"": ({"a": Entry("a", 1, 2)}, {"orders-0"}), "orders-0": ({"b": _MANIFEST.files[0]}, set())}
+
+
+def test_malformed_content_is_an_error() -> None:
+    for data in (b"", b"[]", b'{"format": 3, "files": []}', b'{"format": 1}', b'{"format": 1, "files": [{}]}', b"\xff" * 9):
+        with pytest.raises(CorruptLogError, match="is not a manifest"):
+            Manifest.parse(data, "m")
+
+
+def test_any_flipped_bit_is_detected_or_has_no_effect() -> None:
+    whole = _MANIFEST.to_json()
+    told = 0
+    for bit in range(8 * len(whole)):
+        turned = bytearray(whole)
+        turned[bit // 8] ^= 1 << bit % 8
+        try:
+            assert Manifest.parse(bytes(turned), "m") == Manifest.parse(whole, "m"), (bit, bytes(turned))
+        except CorruptLogError:
+            told += 1
+    # what is left are blanks and line ends
+    assert told > 7 * len(whole)
+
+
+def test_any_truncation_is_detected() -> None:
+    whole = _MANIFEST.to_json()
+    for size in range(len(whole) - 1):
+        with pytest.raises(CorruptLogError, match="changed or truncated"):
+            Manifest.parse(whole[:size], "m")
+
+
+def test_a_removed_or_changed_entry_is_detected() -> None:
+    document = json.loads(_MANIFEST.to_json())
+    changes = [
+        {**document, "files": document["files"][1:]},
+        {**document, "files": [{**each, "size": 7} for each in document["files"]]},
+        {**document, "files": [document["files"][0], *document["files"]]},
+        {**document, "place": "s3://bucket/other"},
+        {**document, "format": 1},
+        {"format": 1, "files": document["files"]},
+    ]
+    for changed in changes:
+        with pytest.raises(CorruptLogError, match="changed or truncated"):
+            Manifest.parse(json.dumps(changed).encode(), "m")
+
+
+def test_a_marker_names_its_run() -> None:
+    assert run_of(marker("r")) == "r"
+    for data in (b"garbage", b"[]", b'{"run": 5}', b"\xff"):
+        assert run_of(data) is None

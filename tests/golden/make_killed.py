@@ -14,13 +14,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.test_brokers import SOON_MS
-from tests.conformance.test_killed_brokers import CONFIG, TOPICS, write_and_kill
+from tests.conformance.kafkas import soon_after
+from tests.conformance.test_brokers import CONFIG, TOPICS, write_and_kill
 from tests.golden import KILLED, KILLED_DIRS, served_by
 from tests.kafka.cleaner import CleanResult, clean_partition_if_due
 from tests.kafka.gateway import Gateway, shared_gateway
 from tests.kafka.log import Opening
-from tests.local_job import read_offsets
+from tests.scenarios.runner import offsets_of
 
 OVERRIDES: dict[str, dict[str, str]] = {"default": {}, "preallocating": {"log.preallocate": "true"}}
 
@@ -49,8 +49,8 @@ def _one(gateway: Gateway, root: Path, name: str) -> dict[str, Any]:
             shutil.copy2(path, left)
     for topic in TOPICS:
         subprocess.run(["cp", "--archive", "--sparse=always", written / f"{topic}-0", left], check=True)
-    points = read_offsets(left, "recovery_points") if list(left.glob("recovery-point*")) else {}
-    now_ms = max(file.stat().st_mtime_ns for file in left.rglob("*.log")) // 10**6 + SOON_MS
+    points = offsets_of(left, "recovery_points")
+    now_ms = soon_after(left)
     logs = {}
     for topic in TOPICS:
         theirs = Path(shutil.copytree(left / f"{topic}-0", root / f"kafkas-{name}" / f"{topic}-0"))

@@ -22,6 +22,7 @@ from tests.kafka.broker import Broker
 from tests.kafka.clients import Clients, Producer
 from tests.kafka.encode import CODECS
 from tests.kafka.gateway import Gateway, shared_gateway
+from tests.waiting import wait_until
 
 #: 2025-10-09T08:53:20Z
 START_MS = 1_760_000_000_000
@@ -85,11 +86,7 @@ def await_cleaning(log_dir: Path) -> None:
     """Waits until the cleaner has reached the active segment."""
     active = max(int(path.stem) for path in (log_dir / f"{CLEANED}-0").glob("*.log"))
     checkpoint = log_dir / "cleaner-offset-checkpoint"
-    deadline = time.monotonic() + 60
-    while not checkpoint.exists() or f"{CLEANED} 0 {active}" not in checkpoint.read_text(encoding="utf-8").splitlines():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"the broker has not cleaned {CLEANED} up to {active}")
-        time.sleep(0.1)
+    wait_until(lambda: checkpoint.exists() and f"{CLEANED} 0 {active}" in checkpoint.read_text(encoding="utf-8").splitlines())
 
 
 def write_topics(gateway: Gateway, log_dir: Path) -> None:

@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -31,6 +32,7 @@ _STARTED = b"Kafka Server started", b"KafkaServer [KafkaServer id=1] started"
 #: the first version that runs without ZooKeeper in production
 _WITHOUT_ZOOKEEPER = (3, 3)
 _ZOOKEEPER = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_TIMEOUT_S = 90
 _JAVA_OPTIONS = ("-Xms128m", "-Xmx512m", "-XX:-UsePerfData")
 
 #: one node, no delays, and no cleaner: the directory has exactly what was produced. Versions ignore names that they lack.
@@ -98,12 +100,10 @@ class Broker:
         *,
         version: str = REFERENCE,
         beside: Broker | None = None,
-        timeout_s: float = 90,
         jars: Sequence[Path] = (),
         java_options: Sequence[str] = (),
     ) -> None:
         self.log_dir = log_dir.resolve()
-        self._timeout_s = timeout_s
         self._java_options = java_options or (with_classes(BROKER_CLASSES) if version == REFERENCE else SHORT_LIVED)
         self._classpath = os.pathsep.join((require_kafka_classpath(version=version), *map(str, jars)))
         self._has_zookeeper = tuple(int(part) for part in version.split(".")) < _WITHOUT_ZOOKEEPER
@@ -152,7 +152,7 @@ class Broker:
             return
         before = set(self.log_dir.rglob("*"))
         command = self._command("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._config))
-        done = subprocess.run(command, capture_output=True, text=True, timeout=self._timeout_s, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
         if done.returncode:
             raise BrokerError(f"format ended with {done.returncode}: {done.stdout}{done.stderr}")
         if single:
@@ -174,7 +174,7 @@ class Broker:
             process = subprocess.Popen(
                 self._command("kafka.Kafka", str(self._config)), stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + _TIMEOUT_S
         while not any(text in self._log_path.read_bytes() for text in _STARTED):
             if process.poll() is not None:
                 self._end_zookeeper()
@@ -183,7 +183,7 @@ class Broker:
                 process.kill()
                 process.wait()
                 self._end_zookeeper()
-                raise BrokerError(f"the broker was not up in {self._timeout_s} s:\n{self.log_text()[-3000:]}")
+                raise BrokerError(f"the broker was not up in {_TIMEOUT_S} s:\n{self.log_text()[-3000:]}")
             time.sleep(0.05)
         return process
 
@@ -215,10 +215,10 @@ class Broker:
         if self.running:
             self._process.send_signal(signal.SIGTERM)
             try:
-                self._process.wait(timeout=self._timeout_s)
+                self._process.wait(timeout=_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 self.kill()
-                raise BrokerError(f"no clean stop in {self._timeout_s} s:\n{self.log_text()[-3000:]}") from None
+                raise BrokerError(f"no clean stop in {_TIMEOUT_S} s:\n{self.log_text()[-3000:]}") from None
 
     def kill(self) -> None:
         """kill -9."""
@@ -267,21 +267,17 @@ _given: set[int] = set()
 
 def free_ports(count: int) -> list[int]:
     """Free ports, all bound at once so that they differ, and from those of other calls, whose brokers may still start."""
-    held: list[socket.socket] = []
     found: list[int] = []
-    try:
+    with ExitStack() as held:
         while len(found) < count:
-            held.append(socket.socket())
-            held[-1].bind(("127.0.0.1", 0))
-            port = int(held[-1].getsockname()[1])
+            one = held.enter_context(socket.socket())
+            one.bind(("127.0.0.1", 0))
+            port = int(one.getsockname()[1])
             with _giving:
                 if port not in _given:
                     _given.add(port)
                     found.append(port)
-        return found
-    finally:
-        for one in held:
-            one.close()
+    return found
 
 
 def listens(port: int) -> bool:

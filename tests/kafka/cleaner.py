@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from compaction.names import LEADER_EPOCHS
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening, remove_deleted
 
@@ -80,9 +83,7 @@ def select(log: KafkaLog, checkpoint: int | None) -> Selected:
     )
 
 
-def clean_open_log(
-    log: KafkaLog, checkpoint: int | None, map_bytes: int = 4 << 20, max_message_bytes: int = _MAX_MESSAGE_BYTES
-) -> CleanResult:
+def clean_open_log(log: KafkaLog, checkpoint: int | None, map_bytes: int = 4 << 20) -> CleanResult:
     """Cleans an open log once, whatever its ratio; does nothing if nothing is dirty.
 
     ``map_bytes`` is the size of the ``SkimpyOffsetMap``: a small one ends the round early.
@@ -90,7 +91,7 @@ def clean_open_log(
     gateway = log.gateway
     selected = select(log, checkpoint)
     target = _log_to_clean(log, selected.first_dirty_offset, selected.first_uncleanable_offset)
-    outcome = new_cleaner(gateway, log.clock.java, map_bytes, max_message_bytes).clean(target)
+    outcome = new_cleaner(gateway, log.clock.java, map_bytes).clean(target)
     end_offset, found = (
         (outcome.productElement(at) for at in range(2)) if gateway.in_scala else (outcome.getKey(), outcome.getValue())
     )
@@ -104,7 +105,7 @@ def _log_to_clean(log: KafkaLog, first_dirty: int, first_uncleanable: int) -> An
     return log.gateway.new("LogToClean", *partition, log.java, first_dirty, first_uncleanable, False)
 
 
-def new_cleaner(gateway: Gateway, clock: Any, map_bytes: int, max_message_bytes: int = _MAX_MESSAGE_BYTES) -> Any:
+def new_cleaner(gateway: Gateway, clock: Any, map_bytes: int) -> Any:
     """A ``Cleaner`` with a map of so many bytes, which may clean one log after another; ``clock`` is a ``Time``."""
     throttler, never = gateway.once("throttler", partial(_shared, gateway))
     return gateway.new(
@@ -112,7 +113,7 @@ def new_cleaner(gateway: Gateway, clock: Any, map_bytes: int, max_message_bytes:
         0,
         gateway.new("SkimpyOffsetMap", map_bytes, "MD5"),
         _IO_BUFFER_BYTES,
-        max_message_bytes,
+        _MAX_MESSAGE_BYTES,
         0.9,
         throttler,
         clock,
@@ -128,53 +129,44 @@ def clean_partition(
     Loading and closing a log also write: a producer snapshot at the log end, the tail of the active segment's time index. Those
     are undone, so that only the cleaner's own changes remain.
     """
-    before = _Unrelated(path)
-    log = KafkaLog(gateway, path, opening)
-    try:
+    with _opened(gateway, path, opening) as log:
         return clean_open_log(log, checkpoint, map_bytes)
-    finally:
-        log.close()
-        before.restore()
 
 
 def clean_partition_if_due(
     gateway: Gateway, path: Path, opening: Opening, checkpoint: int | None = None, map_bytes: int = 4 << 20
 ) -> CleanResult | Selected:
     """As ``clean_partition``, but only if the broker's cleaner would choose the log; else the range and the ratio."""
-    before = _Unrelated(path)
-    log = KafkaLog(gateway, path, opening)
-    try:
+    with _opened(gateway, path, opening) as log:
         selected = select(log, checkpoint)
         wanted = selected.max_compaction_delay_ms > 0 and selected.cleanable_bytes > 0
         if selected.ratio > log.config.getDouble("min.cleanable.dirty.ratio") or wanted:
             return clean_open_log(log, checkpoint, map_bytes)
         return selected
-    finally:
-        log.close()
-        before.restore()
 
 
-class _Unrelated:
-    """The files of a partition that cleaning must not change: active segment, missing snapshots, leader epochs.
+@contextmanager
+def _opened(gateway: Gateway, path: Path, opening: Opening) -> Iterator[KafkaLog]:
+    """An open log. At the end the files of its partition that cleaning must not change are as before: active segment, missing
+    snapshots, leader epochs.
 
     Indexes that were missing for the active segment are kept: loading rebuilds them, and so must the job.
     """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._names = {file.name for file in path.iterdir()}
-        bases = sorted(name[:20] for name in self._names if re.fullmatch(r"\d{20}\.log", name))
-        active = [name for name in self._names if bases and name.startswith(bases[-1]) and not name.endswith(".snapshot")]
-        kept = [*active, *(self._names & {"leader-epoch-checkpoint"})]
-        self._kept = {name: ((path / name).read_bytes(), (path / name).stat().st_mtime_ns) for name in kept}
-
-    def restore(self) -> None:
-        remove_deleted(self._path)
-        for file in list(self._path.iterdir()):
-            if file.name not in self._names and (file.suffix == ".snapshot" or file.name == "leader-epoch-checkpoint"):
+    names = {file.name for file in path.iterdir()}
+    bases = sorted(name[:20] for name in names if re.fullmatch(r"\d{20}\.log", name))
+    active = [name for name in names if bases and name.startswith(bases[-1]) and not name.endswith(".snapshot")]
+    kept = [*active, *(names & {LEADER_EPOCHS})]
+    before = {path / name: ((path / name).read_bytes(), (path / name).stat().st_mtime_ns) for name in kept}
+    log = KafkaLog(gateway, path, opening)
+    try:
+        yield log
+    finally:
+        log.close()
+        remove_deleted(path)
+        for file in list(path.iterdir()):
+            if file.name not in names and (file.suffix == ".snapshot" or file.name == LEADER_EPOCHS):
                 file.unlink()
-        for name, (content, mtime_ns) in self._kept.items():
-            file = self._path / name
+        for file, (content, mtime_ns) in before.items():
             if not file.exists() or file.read_bytes() != content:
                 file.write_bytes(content)
             os.utime(file, ns=(mtime_ns, mtime_ns))

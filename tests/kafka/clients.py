@@ -81,18 +81,6 @@ class Clients:
         with self.admin() as admin:
             admin.incrementalAlterConfigs({resource: changes}).all().get()
 
-    def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
-        """Moves a partition's log start offset up."""
-        where = self._partition(topic, partition)
-        # py4j cannot distinguish its static factory from the accessor of the same name
-        kind = self.gateway.kind(_CLIENTS + "admin.RecordsToDelete")
-        factory = kind.getMethod(
-            "beforeOffset", self.gateway.array("java.lang.Class", [self.gateway.cls("java.lang.Long").TYPE])
-        )
-        before = factory.invoke(None, self.gateway.array("java.lang.Object", [before_offset]))
-        with self.admin() as admin:
-            admin.deleteRecords({where: before}).all().get()
-
     @contextmanager
     def producer(self, **config: str) -> Iterator[Producer]:
         """A producer; names with underscores for dots, e.g. ``compression_type="zstd"``. Flushed and closed at the end."""

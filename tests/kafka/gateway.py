@@ -174,12 +174,6 @@ class Gateway:
             return self.cls("java.util.Optional").empty()
         return self.cls("java.util.stream.LongStream").of(value).boxed().findFirst()
 
-    def read_field(self, target: Any, name: str) -> Any:
-        """The value of a field of any visibility."""
-        field = target.getClass().getDeclaredField(name)
-        field.setAccessible(True)
-        return field.get(target)
-
     def call(self, target: Any, method: str) -> Any:
         """Calls a method without arguments, of any visibility."""
         found = target.getClass().getDeclaredMethod(method, self.array("java.lang.Class", []))
@@ -273,10 +267,6 @@ class Gateway:
     def fields(self, target: Any) -> Any:
         """All fields of an object or of a list of them, of any visibility, in one call: bytes come as base64 text."""
         return json.loads(self._mapper.writeValueAsString(target))
-
-    def clock(self, now_ms: int) -> Clock:
-        """A clock that is set to ``now_ms``."""
-        return Clock(self, now_ms)
 
 
 #: brokers are read by several threads

@@ -16,6 +16,7 @@ import time
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import unquote, urlparse
 
 import pytest
@@ -101,9 +102,13 @@ def require_kafka_classpath(*more: str, version: str = REFERENCE) -> str:
     try:
         return kafka_classpath(*more, version=version)
     except JarsUnavailableError as error:
-        if os.environ.get("CI", "").lower() in ("", "0", "false"):
-            pytest.skip(f"real Kafka {version} is not available: {error}")
-        raise
+        _skip_or_fail(f"real Kafka {version} is not available: {error}")
+
+
+def _skip_or_fail(reason: str) -> NoReturn:
+    if os.environ.get("CI", "").lower() in ("", "0", "false"):
+        pytest.skip(reason)
+    raise JarsUnavailableError(reason)
 
 
 def require_tools_classpath() -> str:
@@ -129,9 +134,7 @@ def tiered_storage_jar(version: str) -> Path:
         jar = Path(found.read_text(encoding="utf-8").strip()) if found.exists() else Path()
     if jar.is_file():
         return jar
-    if os.environ.get("CI", "").lower() in ("", "0", "false"):
-        pytest.skip(f"the test jar of kafka-storage is not available: {done.stdout[-300:]}")
-    raise JarsUnavailableError(done.stdout[-300:])
+    _skip_or_fail(f"the test jar of kafka-storage is not available: {done.stdout[-300:]}")
 
 
 def _resolve(coordinates: tuple[str, ...], left_out: str) -> list[Path]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from tests.kafka.gateway import Gateway
+from tests.kafka.gateway import Clock, Gateway
 
 _DAY_MS = 86_400_000
 #: from here on closing a log only closes its files: the broker has its active segment's indexes completed and trimmed before
@@ -25,7 +25,7 @@ class Opening:
     the presence of a producer snapshot that Kafka uses, since after a clean shutdown without one it starts without producer
     state.
     ``recovery_point`` matters only after an unclean shutdown: segments from there on are read and indexed again.
-    ``high_watermark`` of ``None`` is the log end. ``producer_expiration_ms`` of ``None`` is the version's default.
+    ``high_watermark`` of ``None`` is the log end.
     ``background`` runs the tasks that Kafka schedules, at once if they are due. ``checks_producers``: the broker's check for
     idle producers, every ten minutes, comes before its cleaner.
     """
@@ -36,7 +36,6 @@ class Opening:
     high_watermark: int | None = None
     clean_shutdown: bool | None = None
     recovery_point: int = LONG_MAX
-    producer_expiration_ms: int | None = None
     background: bool = False
     checks_producers: bool = True
 
@@ -51,7 +50,7 @@ class KafkaLog:
     def __init__(self, gateway: Gateway, path: Path, opening: Opening) -> None:
         self.gateway = gateway
         self.path = path
-        self.clock = gateway.clock(opening.now_ms)
+        self.clock = Clock(gateway, opening.now_ms)
         self.scheduler = gateway.running_scheduler() if opening.background else gateway.idle_scheduler
         self._background, self.checks_producers = opening.background, opening.checks_producers
         clean = opening.clean_shutdown
@@ -67,8 +66,7 @@ class KafkaLog:
                 "BrokerTopicStats": [gateway.once("topic stats", partial(_topic_stats, gateway))],
                 "Time": [self.clock.java],
                 "boolean": [clean],
-            },
-            opening.producer_expiration_ms,
+            }
         )
         self._high_watermark = opening.high_watermark
         self.raise_high_watermark()
@@ -97,14 +95,11 @@ class KafkaLog:
         for batch in batches:
             self.java.appendAsFollower(records.readableRecords(wrap(batch)), leader_epoch)
 
-    def append_as_leader(self, batch: bytes, leader_epoch: int = 0, origin: str = "CLIENT") -> int:
-        """Appends as a leader does, which sets offsets, timestamps and epoch; ``origin`` as ``AppendOrigin`` has it.
-
-        Returns the first offset.
-        """
+    def append_as_leader(self, batch: bytes, origin: str) -> None:
+        """Appends as a leader does, which sets offsets, timestamps and epoch; ``origin`` as ``AppendOrigin`` has it."""
         records = self.gateway.cls(self.gateway.named("MemoryRecords")).readableRecords(self._wrap(batch))
         kind = self.gateway.cls(self.gateway.named("AppendOrigin")).valueOf(origin)
-        return int(self.java.appendAsLeader(records, leader_epoch, kind).firstOffset())
+        self.java.appendAsLeader(records, 0, kind)
 
     def _wrap(self, batch: bytes) -> Any:
         return self.gateway.cls("java.nio.ByteBuffer").wrap(batch)
@@ -113,28 +108,19 @@ class KafkaLog:
         """Closes the active segment and opens the next one at the log end."""
         self.java.roll(self.gateway.no_option())
 
-    def write(self, segments: Iterable[Iterable[bytes]], leader_epoch: int = 0) -> None:
+    def write(self, segments: Iterable[Iterable[bytes]]) -> None:
         """Appends each inner group as one segment, in as few calls as possible; the last group becomes the active segment."""
         for position, batches in enumerate(segments):
             if position:
                 self.roll()
             joined = b"".join(batches)
             if joined:
-                self.append(joined, leader_epoch=leader_epoch)
+                self.append(joined)
         self.raise_high_watermark()
-
-    def flush(self) -> None:
-        """Flushes all segments to disk, including the active one."""
-        self.java.flush(True)
 
     def truncate(self, end_offset: int) -> None:
         """Removes records at and past ``end_offset``."""
         self.java.truncateTo(end_offset)
-
-    def delete_records(self, before_offset: int) -> None:
-        """Moves the log start offset up, as the deletion of records by a client does."""
-        reason = self.gateway.cls(self.gateway.named("LogStartOffsetIncrementReason")).ClientRecordDeletion
-        self.java.maybeIncrementLogStartOffset(before_offset, reason)
 
     def expire(self) -> int:
         """Runs the delete policy; returns the number of segments deleted."""
@@ -208,9 +194,9 @@ def has_snapshot(path: Path) -> bool:
     return any(offset in bases or offset > max(bases, default=0) for offset in offsets)
 
 
-def _factory(gateway: Gateway) -> Callable[[Mapping[str, list[Any]], int | None], Any]:
-    """The factory of this version's logs: takes the arguments by the simple names of their types, in order, and the time
-    after which producers expire. Types that are not given have one value in all of these tests."""
+def _factory(gateway: Gateway) -> Callable[[Mapping[str, list[Any]]], Any]:
+    """The factory of this version's logs: takes the arguments by the simple names of their types, in order. Types
+    that are not given have one value in all of these tests."""
     if gateway.version not in _factories:
         name = gateway.named("Log" if gateway.release < (3, 1) else "UnifiedLog")
         found = [m for m in gateway.kind(name).getMethods() if m.getName() in ("apply", "create")]
@@ -218,9 +204,9 @@ def _factory(gateway: Gateway) -> Callable[[Mapping[str, list[Any]], int | None]
         _factories[gateway.version] = name, longest.getName(), [t.getSimpleName() for t in longest.getParameterTypes()]
     name, method, types = _factories[gateway.version]
 
-    def create(given: Mapping[str, list[Any]], expiration_ms: int | None) -> Any:
-        if expiration_ms is None:
-            expiration_ms = _DAY_MS if gateway.release >= (3, 4) else 7 * _DAY_MS
+    def create(given: Mapping[str, list[Any]]) -> Any:
+        # when producers expire by default
+        expiration_ms = _DAY_MS if gateway.release >= (3, 4) else 7 * _DAY_MS
         configured = "ProducerStateManagerConfig" in types
         # the longest transaction, since 3.3; when producers expire; how often that is checked
         times = [300_000, *([] if configured else [expiration_ms]), 600_000][-types.count("int") :]

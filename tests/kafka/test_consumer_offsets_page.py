@@ -49,20 +49,16 @@ def commit_often(clients: Clients) -> dict[str, int]:
 
 
 class Session:
-    """A shell that runs the page's commands, one after the other."""
+    """A shell that runs the page's commands, one after the other; it starts and stops a broker."""
 
     def __init__(self, broker: Broker, place: Path) -> None:
-        self.broker, self._place, self._bin = broker, place, place / "bin"
-        self._bin.mkdir()
-        classpath = require_tools_classpath()
-        self._script("kafka-consumer-groups.sh", f'exec {_JAVA} {shlex.quote(classpath)} {_GROUPS_TOOL} "$@"')
-        self._script("kafka-log-compaction", f'exec {shlex.quote(sys.executable)} -m jobs "$@"')
-        self.outputs: list[str] = []
-
-    def _script(self, name: str, body: str) -> None:
-        path = self._bin / name
-        path.write_text(f"#!/bin/sh\n{body}\n")
-        path.chmod(0o755)
+        self.broker, self._place = broker, place
+        (place / "bin").mkdir()
+        groups = f"{_JAVA} {shlex.quote(require_tools_classpath())} {_GROUPS_TOOL}"
+        scripts = {"kafka-consumer-groups.sh": groups, "kafka-log-compaction": f"{shlex.quote(sys.executable)} -m jobs"}
+        for name, command in scripts.items():
+            (place / "bin" / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+            (place / "bin" / name).chmod(0o755)
 
     def type(self, command: str) -> None:
         """Runs one command, which must succeed."""
@@ -75,20 +71,12 @@ class Session:
                 "LOGS": str(self.broker.log_dir),
                 "BROKER": self.broker.bootstrap,
                 "COPY": str(self._place / "copy"),
-                "PATH": f"{self._bin}{os.pathsep}{os.environ['PATH']}",
+                "PATH": f"{self._place / 'bin'}{os.pathsep}{os.environ['PATH']}",
                 "PYTHONPATH": str(ROOT),
             }
-            done = subprocess.run(
-                ["sh", "-c", command],
-                cwd=self._place,
-                env={**os.environ, **given},
-                capture_output=True,
-                text=True,
-                timeout=300,
-                check=False,
-            )
+            shell, env = ["sh", "-c", command], {**os.environ, **given}
+            done = subprocess.run(shell, cwd=self._place, env=env, capture_output=True, text=True, timeout=300, check=False)
             assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-            self.outputs.append(done.stdout)
 
 
 def log_bytes(log_dir: Path) -> int:

@@ -17,40 +17,62 @@ from compaction.kernels.tables import ENTRY_BYTES, LOOKUP, TOMBSTONE
 Entries = NDArray[np.uint64]
 #: hashes of few different halves, so that slots and shards collide
 HASHES = st.tuples(st.integers(0, 7) | st.just(2**64 - 1), st.integers(0, 3) | st.just(2**64 - 1))
-PUT = st.tuples(HASHES, st.integers(0, 60), st.booleans())
+#: records whose keys have these hashes, in any order of offsets
+PUTS = st.lists(st.tuples(HASHES, st.integers(0, 60), st.booleans()), max_size=80)
+Puts = list[tuple[tuple[int, int], int, bool]]
+Held = dict[tuple[int, int], tuple[int, ...]]
 
 
-def entries(puts: list[tuple[tuple[int, int], int, bool]], flag: int = 0) -> Entries:
+def entries(puts: Puts, flag: int = 0) -> Entries:
     rows = [(low, high, (offset + 1) << 2 | (TOMBSTONE if tombstone else 0) | flag) for (low, high), offset, tombstone in puts]
     return np.array(rows, np.uint64).reshape(-1, 3)
 
 
-def content(table: Entries) -> dict[tuple[int, int], int]:
-    return {(low, high): word for low, high, word in table.tolist() if word}
+def records(seed: int, count: int, keys: int) -> Entries:
+    """Map entries with distinct offsets, whose hashes collide."""
+    rng = random.Random(seed)
+    numbers = [(rng.randrange(keys), offset) for offset in rng.sample(range(10 * count), count)]
+    return entries([((key % 3, key + 1), offset, False) for key, offset in numbers])
 
 
-@given(st.lists(PUT, max_size=80))
-def test_the_map_holds_the_highest_offset_of_each_key(puts: list[tuple[tuple[int, int], int, bool]]) -> None:
-    expected: dict[tuple[int, int], int] = {}
-    for key, offset, tombstone in puts:
-        if key not in expected or offset + 1 > expected[key] >> 2:
-            expected[key] = (offset + 1) << 2 | int(tombstone)
-    found = SlotTable(OFFSETS, 1 << 16, 0.9, 80, Arena())
-    half = len(puts) // 2
-    found.put(entries(puts[:half]))
-    found.put(entries(puts[half:]))
-    assert content(found.slots) == expected
-    assert len(found) == len(expected)
+def dictionary(layout: Layout, given: Entries) -> Held:
+    """Of each key the entry with the highest offset, the first of equal ones; the number of entries; or both."""
+    held: Held = {}
+    for low, high, word in given.tolist():
+        newest, count = held.get((low, high), (0, 0))
+        held[low, high] = (word if word >> 2 > newest >> 2 else newest, count + 1)
+    return {key: {OFFSETS: found[:1], COUNTS: found[1:], NEWEST: found}[layout] for key, found in held.items()}
 
 
-@given(st.lists(PUT, max_size=60), st.lists(PUT, max_size=60))
-def test_only_a_higher_offset_of_the_same_key_supersedes_a_record(
-    puts: list[tuple[tuple[int, int], int, bool]], looked_up: list[tuple[tuple[int, int], int, bool]]
-) -> None:
+def values(table: SlotTable) -> Held:
+    return {(row[0], row[1]): tuple(row[2:]) for row in table.occupied().tolist()}
+
+
+def check_halves(layout: Layout, given: Entries) -> None:
+    """A table holds what a dictionary holds, in one call or two."""
+    table, half = SlotTable(layout, 1 << 20, 0.9, len(given), Arena()), len(given) // 2
+    assert (table.put(given[:half]), table.put(given, half)) == (half, len(given))
+    assert values(table) == dictionary(layout, given)
+    assert len(table) == len(values(table))
+
+
+@given(PUTS, st.sampled_from([OFFSETS, COUNTS]))
+def test_a_table_holds_what_a_dictionary_holds(puts: Puts, layout: Layout) -> None:
+    check_halves(layout, entries(puts))
+
+
+@pytest.mark.parametrize("layout", [OFFSETS, COUNTS, NEWEST])
+@pytest.mark.parametrize(("count", "keys"), [(1, 1), (50, 1), (500, 60), (500, 10_000)])
+def test_a_large_table_holds_what_a_dictionary_holds(layout: Layout, count: int, keys: int) -> None:
+    check_halves(layout, records(count, count, keys))
+
+
+@given(PUTS, PUTS)
+def test_only_a_higher_offset_of_the_same_key_supersedes_a_record(puts: Puts, looked_up: Puts) -> None:
     highest: dict[tuple[int, int], int] = {}
     for key, offset, _ in puts:
         highest[key] = max(offset, highest.get(key, -1))
-    found = SlotTable(OFFSETS, 1 << 16, 0.9, 60, Arena())
+    found = SlotTable(OFFSETS, 1 << 16, 0.9, 80, Arena())
     found.put(entries(puts))
     expected = [highest.get(key, -1) > offset for key, offset, _ in looked_up]
     assert found.superseded(entries(looked_up, LOOKUP)).tolist() == expected
@@ -68,49 +90,7 @@ def test_a_map_holds_as_many_keys_as_its_buffer_and_load_factor_allow(slots: int
     assert found.put(entries([((1, 7), 99, False)])) == 0
     assert not found.superseded(entries([((room, 7), 0, False)], LOOKUP)).any()
     found.clear()
-    assert (len(found), found.remaining(), content(found.slots)) == (0, room, {})
-
-
-def put_slowly(layout: Layout, held: dict[int, tuple[int, ...]], key: int, word: int) -> None:
-    """One record into a dictionary."""
-    old = held.get(key)
-    if layout == COUNTS:
-        held[key] = ((old or (0,))[0] + 1,)
-    elif layout == NEWEST:
-        held[key] = (max(word, old[0]), old[1] + 1) if old else (word, 1)
-    elif old is None or word > old[0]:
-        held[key] = (word,)
-
-
-def records(seed: int, count: int, keys: int) -> Entries:
-    """Map entries with distinct offsets, whose hashes collide."""
-    rng = random.Random(seed)
-    rows = []
-    for offset in rng.sample(range(10 * count), count):
-        key = rng.randrange(keys)
-        rows.append((key % 3, key + 1, (offset + 1) << 2))
-    return np.array(rows, np.uint64)
-
-
-def dictionary(layout: Layout, given: Entries) -> dict[int, tuple[int, ...]]:
-    held: dict[int, tuple[int, ...]] = {}
-    for row in given.tolist():
-        put_slowly(layout, held, row[1], row[2])
-    return held
-
-
-def values(table: SlotTable) -> dict[int, tuple[int, ...]]:
-    return {row[1]: tuple(row[2:]) for row in table.occupied().tolist()}
-
-
-@pytest.mark.parametrize("layout", [OFFSETS, COUNTS, NEWEST])
-@pytest.mark.parametrize(("count", "keys"), [(1, 1), (50, 1), (500, 60), (500, 10_000)])
-def test_a_table_holds_what_a_dictionary_holds(layout: Layout, count: int, keys: int) -> None:
-    given, table = records(count, count, keys), SlotTable(layout, 1 << 20, 0.9, count, Arena())
-    half = count // 2
-    assert (table.put(given[:half]), table.put(given, half)) == (half, count)
-    assert values(table) == dictionary(layout, given)
-    assert len(table) == len(values(table))
+    assert (len(found), found.remaining(), values(found)) == (0, room, {})
 
 
 @pytest.mark.parametrize("layout", [COUNTS, NEWEST])
@@ -128,9 +108,9 @@ def test_the_slots_of_two_tables_add_up(layout: Layout) -> None:
 def test_updates_change_held_keys_and_return_the_others() -> None:
     given, table = records(2, 400, 60), SlotTable(OFFSETS, 1 << 20, 0.9, 400, Arena())
     table.put(given[:40])
-    held = {row[1] for row in given[:40].tolist()}
+    held = set(values(table))
     others = table.update(given[40:].copy())
-    assert others.tolist() == [row for row in given[40:].tolist() if row[1] not in held]
+    assert others.tolist() == [row for row in given[40:].tolist() if (row[0], row[1]) not in held]
     expected = dictionary(OFFSETS, given)
     assert values(table) == {key: expected[key] for key in held}
 
@@ -169,7 +149,7 @@ def test_an_arena_reuses_its_memory_and_clears_it() -> None:
     first = SlotTable(OFFSETS, 1 << 12, 0.9, 100, arena)
     first.put(entries([((key, 1), key, False) for key in range(50)]))
     again = SlotTable(OFFSETS, 1 << 12, 0.9, 100, arena)
-    assert content(again.slots) == {}
+    assert values(again) == {}
     assert np.shares_memory(first.slots, again.slots)
 
 
@@ -188,9 +168,9 @@ def test_an_arena_keeps_memory_for_similar_tables_and_releases_that_of_a_much_la
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 7, 64, 1000])
-@pytest.mark.parametrize("words", [3, 4])
-def test_every_entry_is_put_into_the_shard_of_its_hash(shards: int, words: int) -> None:
-    table = np.random.default_rng(shards).integers(1, 2**64, (500, words), np.uint64)
+@pytest.mark.parametrize(("words", "count"), [(3, 500), (4, 500), (3, 0)])
+def test_every_entry_is_put_into_the_shard_of_its_hash(shards: int, words: int, count: int) -> None:
+    table = np.random.default_rng(shards).integers(1, 2**64, (count, words), np.uint64)
     table[::5, 2] = 0
     ordered, starts = by_shard(table, shards)
     assert (starts[0], starts[-1]) == (0, np.count_nonzero(table[:, 2]))
@@ -198,11 +178,6 @@ def test_every_entry_is_put_into_the_shard_of_its_hash(shards: int, words: int) 
     for shard in range(shards):
         for high in ordered[starts[shard] : starts[shard + 1], 1].tolist():
             assert (high >> 32) * shards >> 32 == shard
-
-
-def test_no_entries_give_empty_shards() -> None:
-    ordered, starts = by_shard(np.empty((0, 3), np.uint64), 5)
-    assert (len(ordered), starts.tolist()) == (0, [0] * 6)
 
 
 @given(st.lists(st.integers(0, 40), max_size=60), st.lists(st.integers(0, 40), min_size=1, max_size=6))

@@ -1,20 +1,30 @@
-"""Locks and claims of a run, by its access to the log directories."""
+"""Locks and claims of a run: without working locks, exactly one of several runs gets a directory, in any order of their steps
+and with any planted claim; the others fail before an irreversible step. Which log directories are on a local disk, by the
+kernel's list of mounts."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from compaction.errors import LockedError, UsageError
+from compaction.errors import LockedError, StorageError, UsageError
+from compaction.files.durable import run_alone
 from compaction.files.local import LocalFileSystem
-from compaction.log.access import NO_OWNER, Purpose, access, is_claim, require_still_unlocked
+from compaction.log import access as mounts
+from compaction.log.access import NO_OWNER, Claim, Identity, Owner, Purpose, access, is_claim, require_still_unlocked
 from compaction.names import LOCK
+from compaction.output.swap import replace_segments
 from tests.crash.surroundings import small_disk
+from tests.disk import FaultyFileSystem, Operation, WatchedFileSystem
 from tests.files.test_lock import held_elsewhere, try_elsewhere
+from tests.output.test_swap import END, HERE, LOG_DIR, PLAIN, dirty_log, everything, write_cleaned
 
 FS = LocalFileSystem()
 
@@ -95,3 +105,217 @@ def test_all_locks_are_released_if_one_cannot_be_taken(tmp_path: Path) -> None:
             pass
     assert try_elsewhere(tmp_path / "one") == "free\n"
     assert names(tmp_path / "one") == [LOCK]
+
+
+def claims(log_dir: Path) -> list[str]:
+    return [name for name in names(log_dir) if is_claim(name)]
+
+
+def named(token: str) -> Identity:
+    return Identity(token, "host", "boot", "namespace", 1, "0")
+
+
+def take(log_dir: Path) -> Claim:
+    return Claim.take(FS, str(log_dir), Identity.of_this_process())
+
+
+def test_a_claim_is_removed_when_its_run_ends(tmp_path: Path) -> None:
+    claim = take(tmp_path)
+    claim.require()
+    assert claims(tmp_path) == [".compaction-run.00000001"]
+    claim.release()
+    assert claims(tmp_path) == []
+
+
+def test_a_second_run_fails_if_the_first_may_be_active(tmp_path: Path) -> None:
+    first = take(tmp_path)
+    with pytest.raises(LockedError, match=rf"claimed by another run \(process {os.getpid()} on .*remove .*00000001"):
+        take(tmp_path)
+    first.require()
+
+
+def test_a_run_that_was_superseded_fails_before_its_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = take(tmp_path)
+    monkeypatch.setattr(Identity, "is_over", lambda *_: True)
+    second = take(tmp_path)
+    with pytest.raises(StorageError, match="another run has taken over this log directory"):
+        first.require()
+    first.release()
+    second.require()
+    assert claims(tmp_path) == [".compaction-run.00000002"]
+
+
+def test_a_live_run_keeps_its_claim_when_a_lower_number_becomes_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    fs = FaultyFileSystem()
+    monkeypatch.setattr(Identity, "is_over", lambda run, log_dir: run.token == "dead")
+    fs.mkdir("/logs")
+    Claim.take(fs, "/logs", named("dead"))
+    living: list[Claim] = []
+
+    def another_run_ends_and_a_third_one_begins(operation: Operation) -> None:
+        if operation.name == "link" and not living:
+            Claim.take(fs, "/logs", named("short")).release()
+            living.append(Claim.take(fs, "/logs", named("third")))
+
+    with pytest.raises(LockedError, match="claimed by another run"):
+        Claim.take(WatchedFileSystem(fs, another_run_ends_and_a_third_one_begins), "/logs", named("slow"))
+    living[0].require()
+    assert fs.listdir("/logs") == [".compaction-run.00000001"]
+
+
+def test_a_removed_claim_is_not_valid(tmp_path: Path) -> None:
+    claim = take(tmp_path)
+    (tmp_path / claims(tmp_path)[0]).unlink()
+    with pytest.raises(StorageError, match="taken over"):
+        claim.require()
+
+
+def test_the_claim_of_a_killed_run_of_this_machine_is_superseded(tmp_path: Path) -> None:
+    over = replace(Identity.of_this_process(), started="before", token="of another")
+    (tmp_path / ".compaction-run.00000007").write_text(json.dumps(asdict(over)))
+    claim = take(tmp_path)
+    claim.require()
+    assert claims(tmp_path) == [".compaction-run.00000008"]
+
+
+@pytest.mark.parametrize("other", [{"boot": "another kernel's"}, {"namespace": "pid:[1]"}], ids=["boot", "container"])
+def test_a_run_of_another_boot_or_container_has_ended_only_on_a_local_disk(
+    other: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a shared disk it may be a live run of another machine."""
+    run = replace(Identity.of_this_process(), token="other", **other)
+    monkeypatch.setattr("compaction.log.access.is_local", lambda _: True)
+    assert run.is_over(str(tmp_path))
+    monkeypatch.setattr("compaction.log.access.is_local", lambda _: False)
+    assert not run.is_over(str(tmp_path))
+
+
+@pytest.mark.parametrize("length", [0, 1, 11, 40, -1])
+@pytest.mark.parametrize("zeros", [0, 60])
+def test_a_claim_that_its_run_cannot_have_written_to_the_end_holds_up_nobody(tmp_path: Path, length: int, zeros: int) -> None:
+    """It is left by a disk that lies and loses power. The run that made it does not go on with it, either."""
+    own = take(tmp_path)
+    path = tmp_path / claims(tmp_path)[0]
+    path.write_bytes(path.read_bytes()[:length] + bytes(zeros))
+    with pytest.raises(StorageError, match="taken over"):
+        own.require()
+    claim = take(tmp_path)
+    claim.require()
+    assert claims(tmp_path) == [".compaction-run.00000002"]
+
+
+WRITTEN = asdict(named("x"))
+WRONG_FIELDS = (
+    ("pid", [1]), ("pid", 2**70), ("pid", "../../etc"), ("boot", {"a": 1}), ("more", 1), ("host", "h" * 10_000),
+)  # fmt: skip
+MALFORMED = (
+    b"{}", b"[1]", b"[]", b"null", b"claim", b'{"token": 1}', b'{"token": "a"}', b'{"taken": "', b"\xff\xfe", b"[" * 100_000,
+    b"9" * 10_000,
+    *(json.dumps({**WRITTEN, name: value}).encode() for name, value in WRONG_FIELDS),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "content", MALFORMED, ids=lambda content: content[:20].decode("latin1") + content[-20:].decode("latin1")
+)
+def test_a_malformed_claim_of_any_content_is_an_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / ".compaction-run.00000003").write_bytes(content)
+    with pytest.raises(
+        LockedError, match="00000003: the claim of another run is malformed; make sure that no other run .*remove it"
+    ):
+        Claim.take(FS, str(tmp_path), Identity.of_this_process())
+    assert [path.name for path in tmp_path.iterdir()] == [".compaction-run.00000003"]
+
+
+@pytest.mark.parametrize("kind", ["directory", "fifo", "link to a device"])
+def test_a_claim_that_is_no_file_is_not_opened(kind: str, tmp_path: Path) -> None:
+    planted = tmp_path / ".compaction-run.00000007"
+    if kind == "directory":
+        planted.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(planted)
+    else:
+        planted.symlink_to("/dev/zero")
+    with pytest.raises(LockedError, match="malformed"):
+        Claim.take(FS, str(tmp_path), Identity.of_this_process())
+
+
+def test_the_last_claim_is_named_if_no_further_claim_can_be_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Identity, "is_over", lambda *_: True)
+    planted = tmp_path / ".compaction-run.99999999"
+    planted.write_text(json.dumps(asdict(named("over"))))
+    with pytest.raises(LockedError, match="the highest possible claim number is taken"):
+        Claim.take(FS, str(tmp_path), named("new"))
+    assert list(tmp_path.iterdir()) == [planted]
+
+
+def test_a_claim_number_is_granted_once(tmp_path: Path) -> None:
+    assert FS.link_new(str(tmp_path / ".compaction-run.00000001"), b"{}", str(tmp_path))
+    assert not FS.link_new(str(tmp_path / ".compaction-run.00000001"), b"other", str(tmp_path))
+    assert (tmp_path / ".compaction-run.00000001").read_bytes() == b"{}"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+class TakenOver(Owner):
+    """A claim that another run supersedes after a number of checks."""
+
+    token = "this run's"
+
+    def __init__(self, checks: int) -> None:
+        self._checks = checks
+
+    def require(self) -> None:
+        if not self._checks:
+            raise StorageError("another run has taken over this log directory", path=LOG_DIR)
+        self._checks -= 1
+
+
+@pytest.mark.parametrize("checks", [0, 1, 2, 3])
+def test_a_swap_checks_its_claim_before_each_group_and_at_its_end(checks: int) -> None:
+    fs = dirty_log()
+    before = everything(fs)
+    groups = write_cleaned(fs, PLAIN)
+    with pytest.raises(StorageError, match="taken over"):
+        run_alone(fs, replace_segments(fs, HERE, groups, end_offset=END, owner=TakenOver(checks)))
+    renamed = [line for line in fs.log if line.startswith("rename") and line.endswith(".log.swap")]
+    assert len(renamed) == max(0, checks - 1)
+    if not checks:
+        assert everything(fs) == before
+    assert fs.read_bytes(f"{LOG_DIR}/cleaner-offset-checkpoint") == before["cleaner-offset-checkpoint"]
+
+
+MOUNTS = [
+    "21 1 {device} / / rw - ext4 /dev/vda rw",
+    "22 21 0:99 / /srv/with\\040space rw - nfs4 server:/ rw",
+    "23 21 {device} /part /var/lib/kafka rw - ext4 /dev/vda rw",
+]
+
+
+def of(path: Path, *lines: str) -> list[str]:
+    """The kernel's lines, with the device of ``path``."""
+    device = path.stat().st_dev
+    return [line.format(device=f"{os.major(device)}:{os.minor(device)}") for line in lines]
+
+
+def test_mount_points_are_listed_with_their_escapes_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mounts, "_mounts", lambda: of(tmp_path, *MOUNTS))
+    assert mounts.mount_points() == {"/", "/srv/with space", "/var/lib/kafka"}
+
+
+@pytest.mark.parametrize(("kinds", "local"), [(["ext4"], True), (["nfs4"], False), (["ext4", "nfs4"], False), ([], False)])
+def test_a_disk_is_local_only_if_all_its_mounts_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: list[str], local: bool
+) -> None:
+    lines = [f"21 1 {{device}} / /{kind} rw shared:1 - {kind} x rw" for kind in kinds]
+    monkeypatch.setattr(mounts, "_mounts", lambda: of(tmp_path, *lines))
+    assert mounts.is_local(str(tmp_path)) is local
+
+
+def test_a_missing_path_is_not_known_to_be_local(tmp_path: Path) -> None:
+    assert not mounts.is_local(str(tmp_path / "missing"))
+
+
+def test_a_bind_mount_on_the_same_disk_is_a_mount_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mounts, "_mounts", lambda: of(tmp_path, f"23 21 {{device}} /part {tmp_path} rw - ext4 /dev/vda rw"))
+    assert mounts.is_mount_point(str(tmp_path))
+    assert not mounts.is_mount_point(str(tmp_path.parent))

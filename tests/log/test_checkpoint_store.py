@@ -9,7 +9,6 @@ import pytest
 
 from compaction.errors import CorruptLogError, StorageError
 from compaction.files.durable import run_alone
-from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.log.checkpoint_store import Change, CheckpointFiles, read_checkpoints
 from compaction.names import (
     CLEAN_SHUTDOWN,
@@ -37,25 +36,25 @@ def log_dir(**files: bytes) -> FaultyFileSystem:
     fs = FaultyFileSystem()
     fs.mkdir("/logs")
     for name, data in files.items():
-        fs.put(f"/logs/{name.replace('_', '-')}", data)
+        fs.put(f"/logs/{name}", data)
     return fs.settle()
 
 
+def with_offsets(*entries: str) -> FaultyFileSystem:
+    """A directory with these entries of the cleaner."""
+    return log_dir(**{CLEANER_OFFSETS: "\n".join(["0", str(len(entries)), *entries, ""]).encode()})
+
+
 def test_each_file_has_its_own_offsets() -> None:
-    fs = log_dir(
-        log_start_offset_checkpoint=b"0\n1\na 0 1\n",
-        replication_offset_checkpoint=b"0\n1\na 0 2\n",
-        cleaner_offset_checkpoint=b"0\n2\na 0 3\nb.c 12 4\n",
-    )
-    found = read_checkpoints(fs, "/logs")
+    files = {LOG_STARTS: b"0\n1\na 0 1\n", HIGH_WATERMARKS: b"0\n1\na 0 2\n", CLEANER_OFFSETS: b"0\n2\na 0 3\nb.c 12 4\n"}
+    found = read_checkpoints(log_dir(**files), "/logs")
     assert (found.log_starts, found.high_watermarks, found.cleaner_offsets) == ({A: 1}, {A: 2}, {A: 3, B: 4})
     found.require_valid()
 
 
 @pytest.mark.parametrize("data", [None, b"", b"0\n", b"0\n0\n"])
 def test_missing_and_empty_files_have_no_entries(data: bytes | None) -> None:
-    fs = log_dir() if data is None else log_dir(cleaner_offset_checkpoint=data)
-    found = read_checkpoints(fs, "/logs")
+    found = read_checkpoints(log_dir(**({} if data is None else {CLEANER_OFFSETS: data})), "/logs")
     found.require_valid()
     assert found.cleaner_offsets == {}
 
@@ -74,10 +73,7 @@ def test_missing_and_empty_files_have_no_entries(data: bytes | None) -> None:
 def test_recovery_points_count_if_the_broker_was_killed(
     files: dict[str, bytes], recovery_points: dict[TopicPartition, int] | None
 ) -> None:
-    fs = log_dir()
-    for name, data in files.items():
-        fs.put(f"/logs/{name}", data)
-    assert read_checkpoints(fs, "/logs").recovery_points == recovery_points
+    assert read_checkpoints(log_dir(**files), "/logs").recovery_points == recovery_points
 
 
 @pytest.mark.parametrize("data", GARBLED)
@@ -107,14 +103,14 @@ CHANGES = [
 
 @pytest.mark.parametrize(("changes", "expected"), CHANGES)
 def test_a_change_keeps_other_entries(changes: dict[TopicPartition, int | None], expected: bytes) -> None:
-    fs = log_dir(cleaner_offset_checkpoint=b"0\n2\na 0 3\nb.c 12 4\n")
+    fs = with_offsets("a 0 3", "b.c 12 4")
     update(fs, CLEANER_OFFSETS, changes)
     assert fs.read_bytes(PATH) == expected
     assert fs.listdir("/logs") == [CLEANER_OFFSETS]
 
 
 def test_an_unchanged_file_is_not_written() -> None:
-    fs = log_dir(cleaner_offset_checkpoint=b"0\n1\na 0 3\n")
+    fs = with_offsets("a 0 3")
     done = fs.done
     update(fs, CLEANER_OFFSETS, {A: 3})
     assert fs.done == done
@@ -131,7 +127,7 @@ def test_a_new_file_takes_mode_and_owner_of_the_one_named() -> None:
 @pytest.mark.parametrize("before", [None, b"0\n1\na 0 3\n"])
 def test_a_crash_at_any_operation_leaves_the_old_or_the_new_file(before: bytes | None) -> None:
     def make(step: int | None) -> FaultyFileSystem:
-        fs = log_dir() if before is None else log_dir(cleaner_offset_checkpoint=before)
+        fs = log_dir(**({} if before is None else {CLEANER_OFFSETS: before}))
         return fs.run_until(step, lambda fs: update(fs, CLEANER_OFFSETS, {A: 8}))
 
     seen = set()
@@ -160,8 +156,7 @@ def test_changes_of_many_threads_are_batched_into_few_writes() -> None:
 
 def test_an_entry_is_returned_during_a_write_without_reading_the_file_again() -> None:
     logs = [TopicPartition("t", number) for number in range(200)]
-    offsets = format_offset_checkpoint({tp: tp.partition for tp in logs})
-    fs = WatchedFileSystem(log_dir(cleaner_offset_checkpoint=offsets.encode()), syncs_slowly)
+    fs = WatchedFileSystem(with_offsets(*(f"t {number} {number}" for number in range(200))), syncs_slowly)
     files = CheckpointFiles(fs)
 
     def move(tp: TopicPartition) -> int | None:
@@ -177,7 +172,7 @@ def test_an_entry_is_returned_during_a_write_without_reading_the_file_again() ->
 
 
 def test_a_change_is_durable_on_return() -> None:
-    fs = log_dir(cleaner_offset_checkpoint=b"0\n1\na 0 3\n")
+    fs = with_offsets("a 0 3")
     run_alone(fs, CheckpointFiles(fs).change("/logs", CLEANER_OFFSETS, Change(A, 9)))
     for seed in (None, 1, 2, 3):
         assert read_checkpoints(fs.after_power_loss(seed), "/logs").cleaner_offsets == {A: 9}
@@ -185,13 +180,13 @@ def test_a_change_is_durable_on_return() -> None:
 
 @pytest.mark.parametrize(("expected", "after"), [((3,), 9), ((None,), 3), ((4,), 3), (None, 9)])
 def test_a_change_may_expect_the_current_value(expected: tuple[int | None] | None, after: int) -> None:
-    fs = log_dir(cleaner_offset_checkpoint=b"0\n1\na 0 3\n")
+    fs = with_offsets("a 0 3")
     run_alone(fs, CheckpointFiles(fs).change("/logs", CLEANER_OFFSETS, Change(A, 9, expected)))
     assert read_checkpoints(fs, "/logs").cleaner_offsets == {A: after}
 
 
 def test_changes_by_another_process_are_detected() -> None:
-    fs = log_dir(cleaner_offset_checkpoint=b"0\n1\na 0 3\n")
+    fs = with_offsets("a 0 3")
     files = CheckpointFiles(fs)
     assert files.offset("/logs", CLEANER_OFFSETS, A) == 3
     fs.put(PATH, b"0\n2\na 0 5\nb.c 12 6\n")
@@ -201,7 +196,7 @@ def test_changes_by_another_process_are_detected() -> None:
 
 
 def test_all_waiting_threads_fail_on_a_malformed_file() -> None:
-    fs = log_dir(cleaner_offset_checkpoint=b"noise")
+    fs = log_dir(**{CLEANER_OFFSETS: b"noise"})
     files = CheckpointFiles(fs)
 
     def change(number: int) -> bool:
@@ -221,7 +216,7 @@ def test_an_unreadable_checkpoint_is_damage_of_its_directory() -> None:
         if operation.name == "read":
             raise StorageError("cannot read: Input/output error", path=operation.path)
 
-    found = read_checkpoints(WatchedFileSystem(log_dir(cleaner_offset_checkpoint=b"0\n0\n"), broken), "/logs")
+    found = read_checkpoints(WatchedFileSystem(with_offsets(), broken), "/logs")
     assert [str(error) for error in found.damage] == [f"{PATH}: cannot read: Input/output error"]
     with pytest.raises(StorageError):
         found.require_valid()

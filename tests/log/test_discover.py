@@ -82,70 +82,53 @@ def test_topics_and_partitions_select_logs(
     assert found(make(tmp_path, "a-0", "a-1", "ab-0", "b-0"), topics, partitions) == expected
 
 
-@pytest.mark.parametrize(
-    ("topics", "partitions", "message"),
-    [
-        (["("], [], "is not a regular expression"),
-        ([], ["orders"], "is not TOPIC-N"),
-        ([], ["orders-9"], "no such partition: orders-9"),
-    ],
-)
-def test_invalid_selections_are_usage_errors(tmp_path: Path, topics: list[str], partitions: list[str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        found(make(tmp_path, "orders-0"), topics, partitions)
-
-
 def test_a_directory_given_twice_is_used_once(tmp_path: Path) -> None:
     log_dir = make(tmp_path / "logs", "orders-0")
     (tmp_path / "link").symlink_to(log_dir)
     assert found([log_dir, log_dir + "/", str(tmp_path / "link"), log_dir + "/../logs"]) == ["orders-0"]
 
 
-def test_invalid_log_directories_are_usage_errors(tmp_path: Path) -> None:
-    make(tmp_path, "logs/orders-0")
-    (tmp_path / "file").touch()
-    (tmp_path / "logs/orders-0/00000000000000000000.log").touch()
-    for name, message in [("nowhere", "no such"), ("file", "not a directory"), ("logs/orders-0", "one partition's directory")]:
-        with pytest.raises(UsageError, match=message):
-            check_log_dirs(FS, [str(tmp_path / name)])
+NEITHER = "a broker starts on neither: move away the one whose disk has failed"
 
 
-TWICE = "/t-0: this partition is also in .*/b/t-0; "
-
-
-def two_directories(root: Path) -> tuple[Path, Path]:
+@pytest.fixture
+def disks(tmp_path: Path) -> list[str]:
     """A broker's two disks with one partition on both."""
-    for name in ("a", "b"):
-        make(root / name, "t-0", f"only-{ord(name)}")
-        (root / name / "meta.properties").write_text("version=1\nnode.id=1\n")
-    return root / "a", root / "b"
+    dirs = [make(tmp_path / name, "t-0", f"only-{ord(name)}") for name in ("a", "b")]
+    for log_dir in dirs:
+        Path(log_dir, "meta.properties").write_text("version=1\nnode.id=1\n")
+    return dirs
 
 
-def test_a_partition_in_two_directories_is_an_error_that_names_both(tmp_path: Path) -> None:
-    dirs = [*map(str, two_directories(tmp_path))]
-    with pytest.raises(UsageError, match=rf"/a{TWICE}a broker starts on neither: move away the one whose disk has failed"):
-        found(dirs)
-    with pytest.raises(UsageError, match=TWICE):
-        found(dirs, partitions=["t-0"])
+def test_a_partition_in_two_directories_is_an_error_that_names_both(disks: list[str]) -> None:
+    for partitions in ([], ["t-0"]):
+        with pytest.raises(UsageError, match=rf"/a/t-0: this partition is also in .*/b/t-0; {NEITHER}"):
+            found(disks, partitions=partitions)
     # what is not selected is not read twice
-    assert found(dirs, topics=["only"]) == ["only-97", "only-98"]
+    assert found(disks, topics=["only"]) == ["only-97", "only-98"]
 
 
-@pytest.mark.parametrize("kept", ["a", "b"])
-def test_of_a_partition_that_a_broker_moved_the_one_is_named_that_it_would_keep(tmp_path: Path, kept: str) -> None:
-    first, second = two_directories(tmp_path)
-    other = {"a": second, "b": first}[kept]
-    (tmp_path / kept / "cleaner-offset-checkpoint").write_text("0\n1\nt 0 7\n")
-    (other / "cleaner-offset-checkpoint").write_text("0\n0\n")
-    told = rf"would keep .*/{kept}/t-0, whose cleaner-offset-checkpoint has it: move {other}/t-0 away, or leave out its log"
-    with pytest.raises(UsageError, match=TWICE + ".*" + told):
-        found([str(first), str(second)])
-    (other / "cleaner-offset-checkpoint").write_text("0\n1\nt 0 5\n")
-    with pytest.raises(UsageError, match="a broker starts on neither"):
-        found([str(first), str(second)])
-    (tmp_path / kept / "cleaner-offset-checkpoint").write_text("garbled")
-    with pytest.raises(UsageError, match=rf"would keep {other}/t-0"):
-        found([str(first), str(second)])
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [
+        ("0\n1\nt 0 7\n", "0\n0\n", 0),
+        ("0\n0\n", "0\n1\nt 0 7\n", 1),
+        ("0\n1\nt 0 7\n", "0\n1\nt 0 5\n", None),
+        ("garbled", "0\n1\nt 0 5\n", 1),
+        ("0\n1\nt 0 5\n", "garbled", 0),
+    ],
+)
+def test_of_a_partition_that_a_broker_moved_the_one_is_named_that_it_would_keep(
+    disks: list[str], first: str, second: str, kept: int | None
+) -> None:
+    for log_dir, text in zip(disks, (first, second), strict=True):
+        Path(log_dir, "cleaner-offset-checkpoint").write_text(text)
+    told = NEITHER
+    if kept is not None:
+        told = f"would keep {disks[kept]}/t-0, whose cleaner-offset-checkpoint has it: "
+        told += f"move {disks[1 - kept]}/t-0 away, or leave out its log"
+    with pytest.raises(UsageError, match=f"this partition is also in .*/b/t-0; .*{told}"):
+        found(disks)
 
 
 def test_a_copy_of_a_partition_that_is_being_moved_is_no_second_one(tmp_path: Path) -> None:
@@ -153,12 +136,15 @@ def test_a_copy_of_a_partition_that_is_being_moved_is_no_second_one(tmp_path: Pa
     assert found([log_dir, make(tmp_path / "b", "t-0.0123456789abcdef0123456789abcdef-future", "u-0")]) == ["t-0", "u-0"]
 
 
-def test_replicas_of_two_brokers_are_not_read_as_one_log(tmp_path: Path) -> None:
-    first, second = two_directories(tmp_path)
-    (second / "meta.properties").write_text("version=1\nnode.id=2\n")
-    with pytest.raises(UsageError, match="they are replicas of brokers 1 and 2: give the directories of one broker in a call"):
-        found([str(first), str(second)])
-    for text in ("version=9\n", "node.id"):
-        (second / "meta.properties").write_text(text)
-        with pytest.raises(UsageError, match="a broker starts on neither"):
-            found([str(first), str(second)])
+@pytest.mark.parametrize(
+    ("properties", "told"),
+    [
+        ("version=1\nnode.id=2\n", "they are replicas of brokers 1 and 2: give the directories of one broker in a call"),
+        ("version=9\n", NEITHER),
+        ("node.id", NEITHER),
+    ],
+)
+def test_replicas_of_two_brokers_are_not_read_as_one_log(disks: list[str], properties: str, told: str) -> None:
+    Path(disks[1], "meta.properties").write_text(properties)
+    with pytest.raises(UsageError, match=told):
+        found(disks)

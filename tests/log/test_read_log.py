@@ -1,18 +1,33 @@
-"""Reading a log at rest: sizes and offsets of its segments, its bounds, and its producers."""
+"""Reading a log at rest: sizes and offsets of its segments, its bounds, and its producers; then changes since it was read, and
+the byte ranges that tasks read: they cover a segment without gaps, and never trust a damaged index."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from compaction.config.entries import LONG_MAX
-from compaction.errors import CorruptLogError
+from compaction.errors import CorruptLogError, StorageError
 from compaction.files.filesystem import join
+from compaction.files.local import LocalFileSystem
+from compaction.files.overlay import OverlayFileSystem
 from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
 from compaction.log.checkpoint_store import Checkpoints
-from compaction.log.read_log import ReadOptions, read_log
+from compaction.log.read_log import (
+    ByteRange,
+    ReadOptions,
+    cut_segment,
+    has_changed,
+    read_log,
+    read_segments,
+    require_same_indexes,
+    require_unchanged,
+)
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TopicPartition, segment_file
 from compaction.rules.log_view import AbortedTxn, LogView
 from tests.disk import FaultyFileSystem
@@ -151,50 +166,39 @@ def with_transactions(tail: Sequence[bytes] = ()) -> FaultyFileSystem:
     )
 
 
-def test_without_a_snapshot_all_batches_are_replayed() -> None:
-    view = read(with_transactions())
-    assert producers_of(view) == {1: (0, -1), 2: (10, -1), 3: (2, -1), 4: (12, 12)}
-    assert view.last_stable_offset == 12
+def producer(producer_id: int, last_data_offset: int, current_txn_first_offset: int = -1) -> ProducerEntry:
+    return ProducerEntry(producer_id, 0, 0, last_data_offset, 0, NOW_MS, -1, current_txn_first_offset)
 
 
-def test_replay_starts_at_the_newest_snapshot() -> None:
+ALL = {1: (0, -1), 2: (10, -1), 3: (2, -1), 4: (12, 12)}
+#: if it is the newest snapshot, at offset 10, the producers before that it lacks are not replayed
+EIGHT = write_snapshot([producer(8, 9)])
+AFTER_EIGHT = {2: (10, -1), 4: (12, 12), 8: (9, -1)}
+#: snapshots by offset, log start -> producers
+SNAPSHOTS: list[tuple[dict[int, bytes], int, dict[int, tuple[int, int]]]] = [
+    ({}, 0, ALL),
+    # batches below the log start are not replayed
+    ({}, 2, {2: (10, -1), 3: (2, -1), 4: (12, 12)}),
+    ({5: write_snapshot([producer(99, 4)]), 10: write_snapshot([producer(2, 1, 1), producer(8, 9)])}, 0, AFTER_EIGHT),
+    # within a segment, and at the log end
+    ({12: write_snapshot([])}, 0, {4: (12, 12)}),
+    ({13: write_snapshot([producer(4, 12, 12)])}, 0, {4: (12, 12)}),
+    # a malformed one is skipped for an older one
+    *(({10: EIGHT, 13: damage}, 0, AFTER_EIGHT) for damage in (b"", b"\0\1", b"\0\1" + bytes(8), b"\0\7garbage")),
+    # outside the log
+    *(({offset: EIGHT}, 0, ALL) for offset in (0, 14, 99)),
+]
+
+
+@pytest.mark.parametrize(("snapshots", "log_start", "producers"), SNAPSHOTS)
+def test_replay_starts_at_the_newest_valid_snapshot_of_the_log(
+    snapshots: dict[int, bytes], log_start: int, producers: dict[int, tuple[int, int]]
+) -> None:
     fs = with_transactions()
-    put_snapshot(fs, HERE.path, 5, [ProducerEntry(99, 0, 0, 4, 0, NOW_MS, -1, -1)])
-    put_snapshot(fs, HERE.path, 10, [ProducerEntry(2, 0, 0, 1, 0, NOW_MS, -1, 1), ProducerEntry(8, 0, 0, 9, 0, NOW_MS, -1, -1)])
-    assert producers_of(read(fs)) == {2: (10, -1), 4: (12, 12), 8: (9, -1)}
-
-
-def test_replay_starts_within_a_segment_if_the_snapshot_does() -> None:
-    fs = with_transactions()
-    put_snapshot(fs, HERE.path, 12, [])
-    assert producers_of(read(fs)) == {4: (12, 12)}
-
-
-def test_a_snapshot_at_the_log_end_needs_no_replay() -> None:
-    fs = with_transactions()
-    put_snapshot(fs, HERE.path, 13, [ProducerEntry(4, 0, 0, 12, 0, NOW_MS, -1, 12)])
-    view = read(fs)
-    assert (producers_of(view), view.last_stable_offset) == ({4: (12, 12)}, 12)
-
-
-@pytest.mark.parametrize("damage", [b"", b"\0\1", b"\0\1\0\0\0\0\0\0\0\0", b"\0\7garbage"])
-def test_a_malformed_snapshot_is_skipped_for_an_older_one(damage: bytes) -> None:
-    fs = with_transactions()
-    put_snapshot(fs, HERE.path, 10, [ProducerEntry(8, 0, 0, 9, 0, NOW_MS, -1, -1)])
-    fs.put(join(HERE.path, f"{13:020d}.snapshot"), damage)
-    assert producers_of(read(fs)) == {2: (10, -1), 4: (12, 12), 8: (9, -1)}
-
-
-@pytest.mark.parametrize("offset", [0, 14, 99])
-def test_snapshots_outside_the_log_are_skipped(offset: int) -> None:
-    fs = with_transactions()
-    put_snapshot(fs, HERE.path, offset, [ProducerEntry(8, 0, 0, 9, 0, NOW_MS, -1, -1)])
-    assert 8 not in producers_of(read(fs))
-
-
-def test_batches_below_the_log_start_are_not_replayed() -> None:
-    view = read(with_transactions(), log_starts=2)
-    assert producers_of(view) == {2: (10, -1), 3: (2, -1), 4: (12, 12)}
+    for offset, data in snapshots.items():
+        fs.put(join(HERE.path, segment_file(offset, SNAPSHOT)), data)
+    view = read(fs, log_starts=log_start)
+    assert (producers_of(view), view.last_stable_offset) == (producers, 12)
 
 
 @pytest.mark.parametrize(("idle", "active"), [(DAY_MS - 1, True), (DAY_MS, False)])
@@ -216,7 +220,7 @@ def test_the_last_stable_offset_waits_for_the_marker_to_be_replicated(high_water
 
 def test_an_open_transaction_below_the_log_start_bounds_the_stable_offset_at_the_log_start() -> None:
     fs = log_with(build(0, [txn_batch(1, 2), data_batch(5)]), data_segment(10, [10]))
-    put_snapshot(fs, HERE.path, 10, [ProducerEntry(2, 0, 0, 1, 0, NOW_MS, -1, 1)])
+    put_snapshot(fs, HERE.path, 10, [producer(2, 1, 1)])
     assert read(fs, log_starts=5).last_stable_offset == 5
 
 
@@ -297,7 +301,7 @@ def test_a_killed_broker_recovers_a_segment_that_begins_before_the_log_start_and
 
 def test_a_snapshot_is_read_again_if_it_is_malformed(monkeypatch: pytest.MonkeyPatch) -> None:
     fs, read_bytes, reads = with_transactions(), FaultyFileSystem.read_bytes, list[str]()
-    put_snapshot(fs, HERE.path, 10, [ProducerEntry(8, 0, 0, 9, 0, NOW_MS, -1, -1)])
+    put_snapshot(fs, HERE.path, 10, [producer(8, 9)])
 
     def wrong_once(files: FaultyFileSystem, path: str, *bounds: int) -> bytes:
         data = read_bytes(files, path, *bounds)
@@ -307,5 +311,153 @@ def test_a_snapshot_is_read_again_if_it_is_malformed(monkeypatch: pytest.MonkeyP
         return data
 
     monkeypatch.setattr(FaultyFileSystem, "read_bytes", wrong_once)
-    assert producers_of(read(fs)) == {2: (10, -1), 4: (12, 12), 8: (9, -1)}
+    assert producers_of(read(fs)) == AFTER_EIGHT
     assert len(reads) > 1
+
+
+FS = LocalFileSystem()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A log of two segments."""
+    made = Path(location(str(tmp_path)).path)
+    made.mkdir()
+    for segment in (data_segment(0, [5, 10]), data_segment(100, [105])):
+        segment.put(FS, str(made))
+    return made
+
+
+def view_of(path: Path) -> LogView:
+    log_dir = str(path.parent)
+    return read_log(FS, location(log_dir), Checkpoints(log_dir), ReadOptions(NOW_MS))
+
+
+def truncate(log: Path) -> None:
+    os.truncate(log, 10)
+
+
+def touch(log: Path) -> None:
+    os.utime(log, ns=(1, 1))
+
+
+def exchange(log: Path) -> None:
+    """By a file of the same bytes and modification time."""
+    copy, found = log.with_suffix(".copy"), log.stat()
+    copy.write_bytes(log.read_bytes())
+    os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
+    copy.rename(log)
+
+
+CHANGES: list[Callable[[Path], object]] = [truncate, touch, exchange, Path.unlink]
+
+
+def test_a_log_that_was_not_written_to_has_not_changed(path: Path) -> None:
+    view = view_of(path)
+    assert not has_changed(FS, view)
+    require_unchanged(FS, FS, str(path), view.segments)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_changed_segment_is_detected(path: Path, change: Callable[[Path], object]) -> None:
+    view = view_of(path)
+    change(path / segment_file(0, LOG))
+    assert has_changed(FS, view)
+    with pytest.raises(StorageError, match=r"0{20}\.log: segment has changed since it was read; the log is unchanged"):
+        require_unchanged(FS, FS, str(path), view.segments)
+
+
+def test_a_new_segment_and_a_removed_log_are_changes(path: Path) -> None:
+    view = view_of(path)
+    data_segment(200, [200]).put(FS, str(path))
+    assert has_changed(FS, view)
+    path.rename(path.with_name("orders-1"))
+    assert has_changed(FS, view)
+
+
+def test_a_renamed_segment_is_followed_through_an_overlay_to_the_disk(path: Path) -> None:
+    view, overlay = view_of(path), OverlayFileSystem(FS)
+    overlay.rename(str(path / segment_file(0, LOG)), str(path / segment_file(0, LOG, ".swap")))
+    overlay.rename(str(path / segment_file(0, LOG, ".swap")), str(path / segment_file(0, LOG)))
+    require_unchanged(overlay, FS, str(path), view.segments)
+    touch(path / segment_file(0, LOG))
+    with pytest.raises(StorageError, match="segment has changed"):
+        require_unchanged(overlay, FS, str(path), view.segments)
+
+
+@pytest.mark.parametrize(("base", "kind"), [(0, TIMEINDEX), (100, TIMEINDEX)])
+def test_a_copied_index_with_as_many_other_entries_is_refused(path: Path, base: int, kind: str) -> None:
+    """As when the disk returns zeros for a page between the plan and the copy: the index of the last segment is valid then."""
+    segments = view_of(path).segments
+    require_same_indexes(FS, str(path), segments)
+    index = path / segment_file(base, kind)
+    assert any(index.read_bytes())
+    index.write_bytes(bytes(index.stat().st_size))
+    with pytest.raises(StorageError, match="indexes have changed since they were read"):
+        require_same_indexes(FS, str(path), segments)
+
+
+OFFSETS = range(100, 1100)
+
+
+@pytest.fixture
+def fs() -> FaultyFileSystem:
+    """A segment of a thousand batches with an index entry for every few of them."""
+    made = FaultyFileSystem()
+    made.mkdir(HERE.path)
+    data_segment(100, OFFSETS, interval=500).put(made, HERE.path)
+    return made
+
+
+def cut(fs: FaultyFileSystem, target_bytes: int) -> tuple[ByteRange, ...]:
+    segment = read_segments(fs, HERE.path)[0]
+    return cut_segment(fs, HERE.path, segment, target_bytes)
+
+
+@pytest.mark.parametrize("target_bytes", [1_000, 10_000, 50_000, 10**9])
+def test_the_ranges_cover_the_segment_at_batch_boundaries(fs: FaultyFileSystem, target_bytes: int) -> None:
+    ranges = cut(fs, target_bytes)
+    data = fs.read_bytes(join(HERE.path, segment_file(100, LOG)))
+    assert [each.start for each in ranges] == [0, *(each.end for each in ranges[:-1])]
+    assert [each.first_offset for each in ranges] == [100, *(each.end_offset for each in ranges[:-1])]
+    assert (ranges[-1].end, ranges[-1].end_offset) == (len(data), 1100)
+    assert all(int.from_bytes(data[each.start : each.start + 8], "big") == each.first_offset for each in ranges)
+    assert (len(ranges) > 1) == (target_bytes < len(data))
+
+
+def test_a_segment_slightly_larger_than_the_target_is_one_range(fs: FaultyFileSystem) -> None:
+    assert len(cut(fs, len(fs.read_bytes(join(HERE.path, segment_file(100, LOG)))) * 3 // 4)) == 1
+
+
+@pytest.mark.parametrize("entry", ["other offset", "other position", "past the end"])
+def test_an_index_entry_without_its_batch_is_not_a_boundary(fs: FaultyFileSystem, entry: str) -> None:
+    name = join(HERE.path, segment_file(100, INDEX))
+    segment = read_segments(fs, HERE.path)[0]
+    index = bytearray(fs.read_bytes(name))
+    for at in range(0, len(index), 8):
+        if entry == "other offset":
+            index[at + 3] ^= 1
+        elif entry == "other position":
+            index[at + 7] ^= 1
+        else:
+            index[at + 4 : at + 8] = (segment.size_bytes - 10 + at).to_bytes(4, "big")
+    fs.put(name, bytes(index))
+    assert cut_segment(fs, HERE.path, segment, 10_000) == (ByteRange(0, segment.size_bytes, 100, 1100),)
+
+
+def test_a_batch_with_an_invalid_checksum_is_not_a_boundary(fs: FaultyFileSystem) -> None:
+    segment = read_segments(fs, HERE.path)[0]
+    before = cut_segment(fs, HERE.path, segment, 10_000)
+    name = join(HERE.path, segment_file(100, LOG))
+    data = bytearray(fs.read_bytes(name))
+    data[before[1].start + 60] ^= 1
+    fs.put(name, bytes(data))
+    after = cut_segment(fs, HERE.path, segment, 10_000)
+    assert before[1].start not in [each.start for each in after]
+    assert len(after) == len(before) - 1
+
+
+def test_a_missing_index_gives_one_range(fs: FaultyFileSystem) -> None:
+    segment = read_segments(fs, HERE.path)[0]
+    fs.unlink(join(HERE.path, segment_file(100, INDEX)))
+    assert len(cut_segment(fs, HERE.path, replace(segment, index_bytes=0), 10_000)) == 1

@@ -9,8 +9,7 @@ import pytest
 
 from compaction.run_report import RunReport
 from tests.golden import unpack_sample
-from tests.object_store.fixtures import files
-from tests.object_store.google_fixtures import google, google_bucket
+from tests.object_store.fixtures import files, google, google_bucket
 from tests.object_store.local_run import NOW_MS, run
 
 __all__ = ["google", "google_bucket"]

@@ -1,4 +1,4 @@
-"""An interface to buckets of any store, and an S3-compatible store with one bucket per test.
+"""An interface to buckets of any store, an S3-compatible store and a server of Google's protocol, with one bucket per test.
 
 Buckets are filled and read by clients that are not this package's.
 """
@@ -6,15 +6,20 @@ Buckets are filled and read by clients that are not this package's.
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import subprocess
+import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
+from http.client import HTTPConnection
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
+from urllib.parse import quote
 
 import pytest
 
@@ -25,6 +30,7 @@ from tests.object_store.server import ACCESS_KEY, DENIED, REGION, SECRET_KEY, Cu
 _BUCKETS = itertools.count()
 #: the longest time that a request is held
 _HOLD_S = 120
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 def files(directory: Path) -> dict[str, bytes]:
@@ -97,7 +103,6 @@ class Bucket(ABC):
         """Holds writes of objects with ``part`` in their key, and drops them at the end; yields whether there was one."""
 
     def put_tree(self, directory: Path, prefix: str = "") -> None:
-        """Upload a directory."""
         for name, data in sorted(files(directory).items()):
             self.put(f"{prefix}/{name}".lstrip("/"), data)
 
@@ -117,7 +122,6 @@ def published(bucket: Bucket, prefix: str = "out") -> dict[str, bytes]:
 
 @pytest.fixture(scope="session")
 def store(missing: Callable[[str], None]) -> Iterator[Store]:
-    """The server."""
     if find_spec("moto") is None:
         missing("moto (pip install -e '.[suites]')")
     variables = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_EC2_METADATA_DISABLED": "true"}
@@ -214,6 +218,129 @@ def bucket(store: Store, client: Any) -> Iterator[S3Bucket]:
     store.forget()
     with call():
         yield S3Bucket(client, store)
+
+
+class GoogleServer:
+    """The server, in a process of its own."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "tests.object_store.google_server"]
+        self._process = subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        assert self._process.stdout is not None
+        port = self._process.stdout.readline().strip().decode()
+        assert port, "the server of Google Cloud Storage does not start"
+        self.endpoint = f"127.0.0.1:{port}"
+
+    def ask(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> bytes:
+        """A response's body, or its ``Location`` without a body."""
+        client = HTTPConnection(self.endpoint, timeout=60)
+        with closing(client):
+            client.request(method, path, body, headers or {})
+            answer = client.getresponse()
+            data = answer.read()
+        assert answer.status == 200, (method, path, answer.status)
+        return data or answer.getheader("Location", "").encode()
+
+    def gate(self, *rules: dict[str, Any]) -> None:
+        """From now on these rules; see ``google_server.Gate``."""
+        whole = [{"method": "GET", "part": "", "media": False, "status": 503, "times": 10**9, **rule} for rule in rules]
+        self.ask("POST", "/test/gate", json.dumps(whole).encode())
+
+    def seen(self) -> Any:
+        """``requests`` since the rules were given, and how many of them were ``held``."""
+        return json.loads(self.ask("GET", "/test/seen"))
+
+    def stop(self) -> None:
+        with self._process as process:
+            process.terminate()
+
+
+@pytest.fixture(scope="session")
+def google(missing: Callable[[str], None]) -> Iterator[GoogleServer]:
+    if find_spec("gcp_storage_emulator") is None:
+        missing("gcp-storage-emulator (pip install -e '.[suites]')")
+    server = GoogleServer()
+    yield server
+    server.stop()
+
+
+class GoogleBucket(Bucket):
+    """A bucket of the server of Google Cloud Storage's protocol."""
+
+    reading = frozenset({"GET"})
+    denied = "PERMISSION_DENIED"
+    page = 100
+    # left to itself, the client waits for an answer to each of 17 writes
+    parts = range(4, 7)
+
+    def __init__(self, server: GoogleServer) -> None:
+        super().__init__()
+        self._server = server
+        about = json.dumps({"name": self.name}).encode()
+        server.ask("POST", "/storage/v1/b", about, {"Content-Type": "application/json"})
+
+    def address(self, key: str = "") -> str:
+        how = f"?endpoint_override={self._server.endpoint}&scheme=http&retry_limit_seconds=20"
+        return f"gs://anonymous@{self.name}/{key}{how}".replace("/?", "?")
+
+    def put(self, key: str, data: bytes) -> None:
+        # in one request, the emulator does not take empty ones
+        begin = f"/upload/storage/v1/b/{self.name}/o?uploadType=resumable&name={quote(key, safe='')}"
+        session = self._server.ask("POST", begin).decode().partition(self._server.endpoint)[2]
+        place = f"bytes 0-{len(data) - 1}/{len(data)}" if data else "bytes */0"
+        self._server.ask("PUT", session, data, {"Content-Range": place})
+
+    def remove(self, key: str) -> None:
+        self._server.ask("DELETE", f"/storage/v1/b/{self.name}/o/{quote(key, safe='')}")
+
+    def get(self, key: str) -> bytes:
+        return self._server.ask("GET", f"/storage/v1/b/{self.name}/o/{quote(key, safe='')}?alt=media")
+
+    def keys(self, prefix: str) -> list[str]:
+        found: list[str] = []
+        page = "0"
+        while page:
+            path = f"/storage/v1/b/{self.name}/o?prefix={quote(prefix, safe='')}%2F&pageToken={page}"
+            listing = json.loads(self._server.ask("GET", path))
+            found += [each["name"] for each in listing["items"]]
+            page = listing.get("nextPageToken", "")
+        return found
+
+    def forget(self) -> None:
+        self._server.gate()
+
+    def asked(self) -> list[Asked]:
+        return [
+            Asked(
+                request["method"],
+                request["key"],
+                part=request["method"] == "PUT",
+                ranged=bool(request["range"]),
+                next_page=bool(request["page"]),
+            )
+            for request in self._server.seen()["requests"]
+        ]
+
+    @contextmanager
+    def refusing(self, part: str, *, reads: bool = False) -> Iterator[None]:
+        self._server.gate({"method": "GET" if reads else "POST", "media": reads, "part": part, "status": 403})
+        yield
+        self._server.gate()
+
+    @contextmanager
+    def holding(self, part: str) -> Iterator[Callable[[], bool]]:
+        self._server.gate({"method": "PUT", "part": part, "status": 0})
+        yield lambda: bool(self._server.seen()["held"])
+        self._server.gate()
+
+
+@pytest.fixture
+def google_bucket(google: GoogleServer) -> Iterator[GoogleBucket]:
+    """An empty bucket."""
+    google.gate()
+    with call():
+        yield GoogleBucket(google)
+    google.gate()
 
 
 _S3 = pytest.param("bucket", id="s3", marks=pytest.mark.s3)

@@ -36,7 +36,6 @@ class Response(emulator.Response):  # type: ignore[misc]
     """An answer; listings come in pages, which the emulator's do not."""
 
     def json(self, obj: dict[str, Any]) -> None:
-        """Answer with a document."""
         if obj.get("kind") == "storage#objects":
             start = int(parse_qs(urlsplit(self._handler.path).query).get("pageToken", ["0"])[0])
             more = {"nextPageToken": str(start + _PAGE)} if start + _PAGE < len(obj["items"]) else {}
@@ -66,12 +65,10 @@ class Gate:
         return None
 
     def hold(self) -> None:
-        """Wait until requests are dropped."""
         self.held += 1
         self.dropped.wait(_HOLD_S)
 
     def set(self, rules: list[dict[str, Any]]) -> None:
-        """Begin anew with these rules."""
         self.dropped.set()
         self.rules, self.requests, self.held, self.dropped = rules, [], 0, threading.Event()
 

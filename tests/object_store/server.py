@@ -70,6 +70,39 @@ DENIED = Refusal("403 Forbidden", "AccessDenied")
 Gate = Callable[[Request], None]
 
 
+def every(n: int, error: Exception) -> Gate:
+    """Fails every ``n``-th request."""
+
+    def gate(request: Request) -> None:
+        if request.number % n == 0:
+            raise error
+
+    return gate
+
+
+def once(error: Exception, concerned: Callable[[Request], bool]) -> Gate:
+    """Fails the first request of each kind, key and part of those that are concerned."""
+    seen: set[tuple[str, str]] = set()
+
+    def gate(request: Request) -> None:
+        name = (request.method, f"{request.key} {request.query.get('partNumber')}")
+        if concerned(request) and name not in seen:
+            seen.add(name)
+            raise error
+
+    return gate
+
+
+def truncated(part: str) -> Gate:
+    """Stores the first half of each object with ``part`` in its key."""
+
+    def gate(request: Request) -> None:
+        if part in request.key and request.method == "PUT":
+            raise Truncated
+
+    return gate
+
+
 class Store:
     """The server. ``requests`` are those since the last ``forget``."""
 
@@ -93,11 +126,9 @@ class Store:
         return f"?endpoint_override={self.endpoint}&scheme=http&region={REGION}"
 
     def stop(self) -> None:
-        """Ends it."""
         self._server.shutdown()
 
     def forget(self) -> None:
-        """Begin a new list of requests."""
         self.requests = []
 
     @contextmanager

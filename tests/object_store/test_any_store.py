@@ -32,7 +32,7 @@ from tests.conftest import ROOT
 from tests.executed import executed
 from tests.local_passes import LocalPasses
 from tests.log.logs import data_segment
-from tests.object_store.fixtures import Bucket, any_bucket, files, on_one_store, published
+from tests.object_store.fixtures import Bucket, GoogleBucket, GoogleServer, any_bucket, files, on_one_store, published
 from tests.object_store.local_run import COMPACT, KEEP, NOW_MS, figures, run
 
 __all__ = ["any_bucket"]
@@ -53,23 +53,20 @@ def test_from_a_disk_into_a_store(any_bucket: Bucket, sample: Path, on_disk: OnD
     assert {each["path"]: each["xxh3_128"] for each in entries} == hashes
 
 
-def test_from_a_store_onto_a_disk(any_bucket: Bucket, sample: Path, on_disk: OnDisk, tmp_path: Path) -> None:
+def test_from_a_store_onto_a_disk_and_into_a_store(any_bucket: Bucket, sample: Path, on_disk: OnDisk, tmp_path: Path) -> None:
     any_bucket.put_tree(sample, "in")
-    report = run("--log-dir", any_bucket.address("in"), "--output-dir", tmp_path / "out")
-    assert files(tmp_path / "out") == on_disk[0]
-    assert figures(report) == figures(on_disk[1])
-
-
-def test_from_store_to_store(any_bucket: Bucket, sample: Path, on_disk: OnDisk) -> None:
-    any_bucket.put_tree(sample, "in")
-    run("--log-dir", any_bucket.address("in"), "--output-dir", any_bucket.address("out"))
-    assert published(any_bucket) == on_disk[0]
+    for target in (tmp_path / "out", any_bucket.address("out")):
+        report = run("--log-dir", any_bucket.address("in"), "--output-dir", target)
+        assert figures(report) == figures(on_disk[1])
+    assert files(tmp_path / "out") == published(any_bucket) == on_disk[0]
     assert any_bucket.tree("in") == files(sample)
 
 
-def test_a_bucket_itself_can_be_a_log_directory(any_bucket: Bucket, sample: Path) -> None:
+def test_a_dry_run_of_a_bucket_itself_has_the_same_figures_and_writes_nothing(any_bucket: Bucket, sample: Path) -> None:
     any_bucket.put_tree(sample)
+    any_bucket.forget()
     assert figures(run("--log-dir", any_bucket.address(), "--dry-run")) == figures(run("--log-dir", sample, "--dry-run"))
+    assert set() < {request.method for request in any_bucket.asked()} <= any_bucket.reading
 
 
 @on_one_store
@@ -88,14 +85,6 @@ def test_modification_times_are_kept_in_the_manifest(any_bucket: Bucket, sample:
 def test_parts_of_a_segment_are_joined_in_a_store(any_bucket: Bucket, sample: Path, on_disk: OnDisk) -> None:
     run("--log-dir", sample, "--output-dir", any_bucket.address("out"), sizes=Sizes(4096, 4096, 64))
     assert published(any_bucket) == on_disk[0]
-
-
-@on_one_store
-def test_a_dry_run_has_the_same_figures_and_writes_nothing(any_bucket: Bucket, sample: Path) -> None:
-    any_bucket.put_tree(sample, "in")
-    any_bucket.forget()
-    assert figures(run("--log-dir", any_bucket.address("in"), "--dry-run")) == figures(run("--log-dir", sample, "--dry-run"))
-    assert {request.method for request in any_bucket.asked()} == any_bucket.reading
 
 
 @on_one_store
@@ -193,18 +182,6 @@ def test_the_output_of_a_killed_run_is_refused_and_replaced_by_the_next_run(
     any_bucket.put(f"out/orders-0/{7:020d}.log.clean.left", b"of the run that was killed")
     run("--log-dir", sample, "--output-dir", any_bucket.address("out"))
     assert published(any_bucket) == on_disk[0]
-
-
-@on_one_store
-def test_a_finished_output_and_unrelated_objects_are_not_changed(any_bucket: Bucket, sample: Path) -> None:
-    run("--log-dir", sample, "--output-dir", any_bucket.address("out"), "--topic", "orders")
-    any_bucket.put("theirs/data.parquet", b"data")
-    before = any_bucket.tree("out")
-    for place in ("out", "theirs"):
-        with pytest.raises(UsageError, match="exists and is not empty"):
-            run("--log-dir", sample, "--output-dir", any_bucket.address(place))
-    assert any_bucket.tree("out") == before
-    assert any_bucket.tree("theirs") == {"data.parquet": b"data"}
 
 
 def test_work_in_place_is_refused_with_the_reason(any_bucket: Bucket, sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -312,3 +289,14 @@ def test_keys_are_erased_on_the_way_from_store_to_store_and_that_is_certified(
     assert "a store that keeps versions" in " ".join(report["erasure"]["notes"])
     again = ["--before", addresses[0], "--after", addresses[1], "--certificate", str(tmp_path / "certificate")]
     assert verify.main([*again, *call[:2]]) == 0
+
+
+@pytest.mark.gs
+@pytest.mark.parametrize("media", [True, False])
+def test_requests_to_google_that_fail_for_a_while_are_repeated(
+    google_bucket: GoogleBucket, google: GoogleServer, sample: Path, on_disk: OnDisk, media: bool
+) -> None:
+    google_bucket.put_tree(sample, "in")
+    google.gate({"media": media, "times": 2}, {"method": "POST", "times": 1}, {"method": "PUT", "times": 1})
+    run("--log-dir", google_bucket.address("in"), "--output-dir", google_bucket.address("out"))
+    assert published(google_bucket) == on_disk[0]

@@ -1,26 +1,31 @@
-"""Exports of tiered storage in an S3-compatible store: ranged reads, retries, and errors that name the object."""
+"""Exports in an S3-compatible store: ranged reads, retries, errors that name the object; written completely, or not at all."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from compaction.exports import new_export
 from compaction.files import object_store
 from compaction.files.calls import KEYS_VARIABLE
 from compaction.files.contents import read_range
+from compaction.files.manifest import MARKER
 from compaction.files.mixed import MixedFileSystem
 from compaction.files.uri import parse_uri
 from compaction.run_report import RunReport
+from tests.commands.test_exports import job
 from tests.files.layouts.aiven_objects import KEY_ID, AivenWriter, new_key
 from tests.files.layouts.exports import LOG_NAME, no_exports_known, objects, require_cryptography, source, write_local_tiered
-from tests.object_store.fixtures import Bucket, files, published
+from tests.golden import unpack_backup_sets
+from tests.object_store.fixtures import Bucket, S3Bucket, files, published
 from tests.object_store.local_run import COMPACT, run
-from tests.object_store.server import DENIED, SLOW_DOWN, CutOff, Gate, Refusal, Request, Store
-from tests.object_store.test_object_store import every
+from tests.object_store.server import DENIED, SLOW_DOWN, CutOff, Gate, Refusal, Request, Store, every, once
 
 __all__ = ["no_exports_known", "objects", "source"]
 
@@ -29,16 +34,9 @@ pytestmark = [pytest.mark.s3, pytest.mark.filterwarnings("default")]
 RANGE_BYTES = 8 << 20
 
 
-def first_of_each_object(error: Exception) -> Gate:
-    """Fails the first request for the content of each object."""
-    seen: set[str] = set()
-
-    def gate(request: Request) -> None:
-        if request.method == "GET" and "." in request.key.rpartition("/")[2] and request.key not in seen:
-            seen.add(request.key)
-            raise error
-
-    return gate
+def is_content(request: Request) -> bool:
+    """Whether it is for the content of an object."""
+    return request.method == "GET" and "." in request.key.rpartition("/")[2]
 
 
 def compacted(bucket: Bucket, objects: Path, layout: str = "aiven") -> RunReport:
@@ -86,7 +84,7 @@ def test_an_export_in_a_store_is_compacted_as_on_a_disk(
     assert {each.method for each in asked if each.key.startswith("in/")} <= bucket.reading
 
 
-@pytest.mark.parametrize("gate", [every(10, SLOW_DOWN), first_of_each_object(CutOff()), first_of_each_object(SLOW_DOWN)])
+@pytest.mark.parametrize("gate", [every(10, SLOW_DOWN), once(CutOff(), is_content), once(SLOW_DOWN, is_content)])
 def test_throttling_and_lost_connections_are_retried_by_chunk(
     bucket: Bucket, store: Store, objects: Path, tmp_path: Path, gate: Gate
 ) -> None:
@@ -159,3 +157,63 @@ def test_a_large_object_is_read_by_ranges_each_byte_once(
     store.forget()
     assert task.read_bytes(real.path, 10_000_000, 100) == expected[10_000_000:10_000_100]
     assert asked() == [(4 << 20) + 28 if encrypted else 100]
+
+
+class Written(NamedTuple):
+    """An export to be compacted into its own layout: its directory, the options, the object that completes the output."""
+
+    export: Path
+    options: tuple[str, ...]
+    last: str
+
+
+@pytest.fixture(params=["aiven", "backup"])
+def written(request: pytest.FixtureRequest, objects: Path, tmp_path: Path) -> Written:
+    layout = ("--output-layout", request.param)
+    if request.param == "backup":
+        return Written(unpack_backup_sets(tmp_path) / "zstd", (*layout, "--accept-loss"), "manifest.json")
+    export = few(objects, "plain")
+    return Written(export, layout, next(file.name for file in export.rglob(f"{44:020d}-*.rsm-manifest")))
+
+
+@pytest.mark.parametrize("gate", [None, every(5, SLOW_DOWN)], ids=["", "throttled"])
+def test_an_export_is_compacted_from_prefix_to_prefix(
+    bucket: S3Bucket, store: Store, written: Written, tmp_path: Path, gate: Gate | None
+) -> None:
+    export, options, layout = written.export, written.options, written.options[1]
+    bucket.put_tree(export, "in/set")
+    assert job("--log-dir", f"{layout}+file://{export}", "--output-dir", tmp_path / "out/set", *options) == 0
+    places = ("--log-dir", f"{layout}+{bucket.address('in/set')}", "--output-dir", bucket.address("out/set"))
+    with nullcontext() if gate is None else store.gate(gate):
+        assert job(*places, *options) == 0
+    assert bucket.tree("out") == files(tmp_path / "out")
+    assert bucket.tree("in/set") == files(export)
+
+
+def test_nothing_is_left_of_a_prefix_that_cannot_be_completed(
+    bucket: Bucket, written: Written, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export, options = written.export, written.options
+    with bucket.refusing(written.last):
+        assert job("--log-dir", f"{options[1]}+file://{export}", "--output-dir", bucket.address("out/set"), *options) == 1
+    assert written.last in capsys.readouterr().err
+    assert bucket.tree("out") == {}
+
+
+def test_what_a_killed_run_has_left_is_neither_read_nor_overwritten(
+    bucket: Bucket, objects: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export = few(objects, "plain")
+    monkeypatch.setattr(new_export, "_remove", lambda files, path, made: None)
+    (name,) = (file.name for file in export.rglob(f"{44:020d}-*.rsm-manifest"))
+    given = ("--log-dir", f"aiven+file://{export}", "--output-dir", bucket.address("out"), "--output-layout", "aiven")
+    with bucket.refusing(name):
+        assert job(*given) == 1
+    left = bucket.tree("out")
+    assert MARKER in left and len(left) > 1
+    capsys.readouterr()
+    assert job("--log-dir", f"aiven+{bucket.address('out')}", "--output-dir", tmp_path / "again") == 2
+    assert "unfinished" in capsys.readouterr().err
+    assert job(*given) == 2
+    assert "--output-dir exists and is not empty" in capsys.readouterr().err
+    assert bucket.tree("out") == left

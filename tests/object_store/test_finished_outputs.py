@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +17,9 @@ from compaction.files.uri import parse_uri
 from compaction.output.publish import Publication
 from compaction.report import LogStatus
 from compaction.run_report import RunReport
+from tests.files.remote_places import copying
 from tests.object_store.fixtures import Bucket, any_bucket, on_one_store, published
 from tests.object_store.local_run import COMPACT, figures, run
-from tests.output.requests import copying
 
 __all__ = ["any_bucket"]
 
@@ -30,13 +29,11 @@ OnDisk = tuple[dict[str, bytes], RunReport]
 
 
 def missing(bucket: Bucket, key: str) -> str:
-    """Remove an object."""
     bucket.remove(key)
     return "is missing"
 
 
 def cut(bucket: Bucket, key: str) -> str:
-    """An object lacks its last byte."""
     bucket.put(key, bucket.get(key)[:-1])
     return "bytes, _manifest.json lists it with"
 
@@ -50,7 +47,6 @@ def turned(bucket: Bucket, key: str) -> str:
 
 
 def extra(bucket: Bucket, key: str) -> str:
-    """There is another segment."""
     bucket.put(key.replace("/00000", "/00001"), bucket.get(key))
     return "is not listed in _manifest.json"
 
@@ -112,28 +108,6 @@ def test_a_run_on_a_directory_with_a_changed_object_fails(any_bucket: Bucket, sa
     else:
         with pytest.raises(UsageError, match="_manifest.json"):
             run("--log-dir", any_bucket.address("out"), "--dry-run")
-
-
-def test_a_copy_of_an_output_is_read(any_bucket: Bucket, sample: Path) -> None:
-    run("--log-dir", sample, "--output-dir", any_bucket.address("out"))
-    for name, data in any_bucket.tree("out").items():
-        any_bucket.put(f"copy/{name}", data)
-    found = [figures(run("--log-dir", any_bucket.address(key), "--dry-run", *COMPACT)) for key in ("out", "copy")]
-    assert found[0] == found[1]
-    # small files are read completely and compared by hash, as a copy may have other ETags
-    key = next(key for key in sorted(any_bucket.keys("copy/orders-0")) if key.endswith(".timeindex") and any_bucket.get(key))
-    turned(any_bucket, key)
-    report = run("--log-dir", any_bucket.address("copy"), "--dry-run", *COMPACT)
-    assert [log.name for log in report.logs if log.status is LogStatus.FAILED] == ["orders-0"]
-
-
-def test_an_output_with_a_manifest_of_format_1_is_still_read(any_bucket: Bucket, sample: Path) -> None:
-    run("--log-dir", sample, "--output-dir", any_bucket.address("out"), "--topic", "orders")
-    expected = figures(run("--log-dir", any_bucket.address("out"), "--dry-run", *COMPACT))
-    files = json.loads(any_bucket.get(f"out/{MANIFEST}"))["files"]
-    old = [{name: value for name, value in each.items() if name != "xxh3_128"} for each in files]
-    any_bucket.put(f"out/{MANIFEST}", json.dumps({"format": 1, "files": old}).encode())
-    assert figures(run("--log-dir", any_bucket.address("out"), "--dry-run", *COMPACT)) == expected
 
 
 def test_late_uploads_after_ctrl_c_are_refused_as_input_and_do_not_disturb_the_next_run(

@@ -14,35 +14,29 @@ from compaction.report import LogStatus
 from compaction.run_report import RunReport
 from tests.object_store.fixtures import Bucket, files, published
 from tests.object_store.local_run import COMPACT, run
-from tests.object_store.server import ACCESS_KEY, DENIED, SECRET_KEY, SLOW_DOWN, CutOff, Gate, Request, Store, Truncated
+from tests.object_store.server import (
+    ACCESS_KEY,
+    DENIED,
+    SECRET_KEY,
+    SLOW_DOWN,
+    CutOff,
+    Gate,
+    Request,
+    Store,
+    every,
+    once,
+    truncated,
+)
 
 pytestmark = [pytest.mark.s3, pytest.mark.filterwarnings("default")]
 
 
-def every(n: int, error: Exception) -> Gate:
-    """Fails every ``n``-th request."""
-
-    def gate(request: Request) -> None:
-        if request.number % n == 0:
-            raise error
-
-    return gate
+def is_part(request: Request) -> bool:
+    """Whether it is for a part, or a range of a log."""
+    return request.is_part or (request.method == "GET" and request.key.endswith(".log"))
 
 
-def parts_once(error: Exception) -> Gate:
-    """Fails the first request for each part, and for each range of a log."""
-    seen: set[tuple[str, str]] = set()
-
-    def gate(request: Request) -> None:
-        name = (request.method, f"{request.key} {request.query.get('partNumber')}")
-        if (request.is_part or (request.method == "GET" and request.key.endswith(".log"))) and name not in seen:
-            seen.add(name)
-            raise error
-
-    return gate
-
-
-@pytest.mark.parametrize("gate", [every(12, SLOW_DOWN), parts_once(SLOW_DOWN), parts_once(CutOff())])
+@pytest.mark.parametrize("gate", [every(12, SLOW_DOWN), once(SLOW_DOWN, is_part), once(CutOff(), is_part)])
 def test_throttling_and_lost_connections_are_retried(
     bucket: Bucket, store: Store, large: Path, tmp_path: Path, gate: Gate
 ) -> None:
@@ -73,11 +67,7 @@ def test_of_two_runs_with_one_output_the_later_is_published(
 def test_a_truncated_upload_of_a_task_fails_its_log(
     bucket: Bucket, store: Store, sample: Path, on_disk: tuple[dict[str, bytes], RunReport], part: str
 ) -> None:
-    def cut(request: Request) -> None:
-        if f"/orders-0/{0:020d}{part}" in request.key and request.method == "PUT":
-            raise Truncated
-
-    with store.gate(cut):
+    with store.gate(truncated(f"/orders-0/{0:020d}{part}")):
         report = run("--log-dir", sample, "--output-dir", bucket.address("out"))
     failed = [log for log in report.logs if log.status is LogStatus.FAILED]
     assert [log.name for log in failed] == ["orders-0"]
@@ -87,11 +77,7 @@ def test_a_truncated_upload_of_a_task_fails_its_log(
 
 
 def test_a_truncated_checkpoint_fails_the_run(bucket: Bucket, store: Store, sample: Path) -> None:
-    def cut(request: Request) -> None:
-        if request.key.endswith("/cleaner-offset-checkpoint") and request.method == "PUT":
-            raise Truncated
-
-    with store.gate(cut), pytest.raises(StorageError, match="bytes in the store"):
+    with store.gate(truncated("/cleaner-offset-checkpoint")), pytest.raises(StorageError, match="bytes in the store"):
         run("--log-dir", sample, "--output-dir", bucket.address("out"))
     assert set(bucket.tree("out")) == {MARKER}
 

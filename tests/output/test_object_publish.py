@@ -1,9 +1,11 @@
-"""Publishing to an object store: an output is complete, with a manifest of its objects, or known to be unfinished."""
+"""Publishing to a store: an output is complete, with a manifest of its objects, or known to be unfinished; an ordinary run
+removes only what a stopped run over the same log directories has written."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -13,61 +15,52 @@ import pytest
 import xxhash
 
 from compaction.errors import CompactionError, CorruptLogError, StorageError, UsageError
+from compaction.exports.new_export import new_export
 from compaction.files.contents import FileDigest
-from compaction.files.local import LocalFileSystem
+from compaction.files.filesystem import join
 from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of
 from compaction.files.mixed import MixedFileSystem
-from compaction.files.object_output import OutputFileSystem
-from compaction.files.object_store import ObjectOutput, delete_object, objects_below, read_whole
+from compaction.files.object_output import CLAIM, OutputFileSystem
+from compaction.files.object_store import ObjectOutput, delete_object, list_directory, objects_below, read_whole
 from compaction.files.remote import RemoteFileSystem, open_sequential, require_finished
 from compaction.names import LOG, TopicPartition
 from compaction.output import object_publish
-from compaction.output.object_publish import marker_of
+from compaction.output.object_publish import OwnNames, marker_of
 from compaction.output.publish import Publication
 from compaction.output.swap import SwapGroup
-from tests.files.remote_places import PLACE, TaggingStore, begin, bucket, log, publish
-from tests.log.logs import data_segment, location
-from tests.output.requests import copying
+from tests.files.remote_places import PLACE, TaggingStore, begin, bucket, copying, log, names, publish
+from tests.log.logs import location
 
 __all__ = ["bucket", "log"]
 
 SOURCE, OUT = f"{PLACE}/in", f"{PLACE}/out"
 FIRST = f"orders-0/{0:020d}.log"
+REPLACE: dict[str, Any] = {"call": {"as_of_ms": 2}, "replace": True}
 
 
-def names(directory: Path) -> set[str]:
-    return {str(file.relative_to(directory)) for file in directory.rglob("*") if file.is_file()}
+def manifest_of(out: Path) -> Manifest:
+    return Manifest.parse((out / MANIFEST).read_bytes(), "")
 
 
-def test_an_output_holds_cleaned_segments_copies_and_a_manifest_of_them(bucket: Path, log: str) -> None:
-    publish(SOURCE, OUT)
-    found = names(bucket / "out")
-    manifest = Manifest.parse((bucket / "out" / MANIFEST).read_bytes(), "")
-    assert {entry.path for entry in manifest.files} == found - {MANIFEST}
-    assert MARKER not in found
-    assert not {name for name in found if ".clean" in name or f"{90:020d}" in name}
+def tree(directory: Path) -> dict[str, bytes]:
+    return {name: (directory / name).read_bytes() for name in names(directory)}
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_the_manifest_lists_what_was_written_with_size_etag_and_hash(
+    bucket: Path, log: str, tmp_path: Path, copied: bool
+) -> None:
+    shutil.copytree(bucket / "in", tmp_path / "in")
+    publish(str(tmp_path / "in") if copied else SOURCE, OUT)
+    manifest, found = manifest_of(bucket / "out"), tree(bucket / "out")
+    assert (manifest.place, len(manifest.run or "")) == (OUT, 32)
+    assert {entry.path for entry in manifest.files} == found.keys() - {MANIFEST}
+    for entry in manifest.files:
+        data = found[entry.path]
+        assert (entry.size, bool(entry.etag), entry.xxh3_128) == (len(data), True, xxhash.xxh3_128_hexdigest(data)), entry
     far = RemoteFileSystem()
-    assert MANIFEST not in far.listdir(OUT)
     stat = far.stat(f"{OUT}/{FIRST}")
-    assert stat is not None and stat.mtime_ns == 7 * 10**9
-
-
-def test_the_manifest_has_size_etag_and_hash_of_what_was_written(bucket: Path, log: str, tmp_path: Path) -> None:
-    data_segment(0, range(90)).put(LocalFileSystem(), _made(tmp_path / "local" / "orders-0"))
-    for source, copied in ((SOURCE, False), (str(tmp_path / "local"), True)):
-        target = f"{OUT}-{copied}"
-        publish(source, target)
-        manifest = Manifest.parse((bucket / f"out-{copied}" / MANIFEST).read_bytes(), "")
-        assert (manifest.place, len(manifest.run or "")) == (target, 32)
-        for entry in manifest.files:
-            data = (bucket / f"out-{copied}" / entry.path).read_bytes()
-            assert (entry.size, bool(entry.etag)) == (len(data), True)
-            assert entry.xxh3_128 == xxhash.xxh3_128_hexdigest(data), entry
-
-
-def _made(path: Path) -> str:
-    path.mkdir(parents=True)
-    return str(path)
+    assert MANIFEST not in far.listdir(OUT) and stat is not None and stat.mtime_ns == 7 * 10**9
 
 
 def test_copies_keep_the_hashes_of_the_sources_manifest(bucket: Path, log: str) -> None:
@@ -76,15 +69,6 @@ def test_copies_keep_the_hashes_of_the_sources_manifest(bucket: Path, log: str) 
     first, second = (Manifest.parse((bucket / each / MANIFEST).read_bytes(), "") for each in ("first", "second"))
     found = [next(entry for entry in each.files if entry.path == FIRST) for each in (first, second)]
     assert found[0] == found[1]
-
-
-def test_an_output_without_a_manifest_is_unfinished_and_cannot_be_a_source(bucket: Path, log: str) -> None:
-    begin(SOURCE, OUT)
-    with pytest.raises(UsageError, match="unfinished"):
-        require_finished(OUT)
-    for look in (RemoteFileSystem().listdir, lambda path: RemoteFileSystem().stat(f"{path}/{FIRST}")):
-        with pytest.raises(StorageError, match="unfinished"):
-            look(OUT)
 
 
 def test_a_task_reads_back_its_part_of_an_unfinished_output(bucket: Path, log: str) -> None:
@@ -109,18 +93,27 @@ def test_a_task_reads_back_its_part_of_an_unfinished_output(bucket: Path, log: s
     reader.close()
 
 
-def test_after_an_abort_late_uploads_are_no_source_and_the_next_run_removes_them(bucket: Path, log: str) -> None:
+@pytest.mark.parametrize("aborted", [False, True])
+def test_an_unfinished_output_is_no_source_and_the_next_run_removes_it(bucket: Path, log: str, aborted: bool) -> None:
     publication, _ = begin(SOURCE, OUT)
-    publication.abort()
-    assert names(bucket / "out") == {MARKER}
-    late = bucket / "out" / f"{FIRST}.clean.two"
-    late.parent.mkdir()
-    late.write_bytes(b"late")
+    if aborted:
+        publication.abort()
+        assert names(bucket / "out") == {MARKER}
+    # uploads of killed tasks, also of a log that the source does not have
+    late = [bucket / "out" / f"{log}/{0:020d}.log.clean.two" for log in ("orders-0", "gone-7")]
+    for path in late:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"late")
     with pytest.raises(UsageError, match="unfinished"):
         require_finished(OUT)
+    for look in (RemoteFileSystem().listdir, lambda path: RemoteFileSystem().stat(f"{path}/{FIRST}")):
+        with pytest.raises(StorageError, match="unfinished"):
+            look(OUT)
     publish(SOURCE, OUT)
-    assert not late.exists()
+    assert not any(path.exists() for path in late)
     require_finished(OUT)
+    with pytest.raises(UsageError, match="exists and is not empty"):
+        publish(SOURCE, OUT)
 
 
 def test_an_aborted_run_without_tasks_leaves_no_marker(bucket: Path, log: str) -> None:
@@ -159,36 +152,11 @@ def test_an_upload_of_a_killed_run_after_the_manifest_is_hidden(bucket: Path, lo
     assert far.stat(f"{OUT}/{FIRST}.clean.dead") is None
 
 
-def test_the_objects_of_an_unfinished_run_are_removed(bucket: Path, log: str) -> None:
-    begin(SOURCE, OUT)
-    left_over = bucket / "out" / "gone-7" / f"{0:020d}.log.clean.dead"
-    left_over.parent.mkdir()
-    left_over.write_bytes(b"x")
-    publish(SOURCE, OUT)
-    assert not left_over.exists()
-    assert (bucket / "out" / MANIFEST).exists()
-    with pytest.raises(UsageError, match="exists and is not empty"):
-        publish(SOURCE, OUT)
-
-
 @pytest.mark.parametrize("kind", [LOG, ".timeindex"])
 def test_a_store_that_loses_bytes_fails_the_writer(bucket: Path, log: str, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(TaggingStore, "losing", (f"{kind}.clean.one",))
     with pytest.raises(StorageError, match=r"has \d+ bytes in the store, \d+ were written"):
         begin(SOURCE, OUT)
-
-
-@pytest.mark.parametrize("change", ["cut", "gone"])
-def test_an_output_that_changes_before_the_manifest_fails_the_run(bucket: Path, log: str, change: str) -> None:
-    publication, source = begin(SOURCE, OUT)
-    data = (bucket / "out" / FIRST).read_bytes()
-    (bucket / "out" / FIRST).unlink()
-    if change == "cut":
-        (bucket / "out" / FIRST).write_bytes(data[:-1])
-    message = f"has {len(data) - 1} bytes in the store, {len(data)} were written" if change == "cut" else "has vanished"
-    with pytest.raises(StorageError, match=message):
-        publication.commit(source)
-    assert not (bucket / "out" / MANIFEST).exists()
 
 
 def test_a_tasks_output_that_is_truncated_before_its_rename_fails_the_log(bucket: Path, log: str) -> None:
@@ -275,13 +243,6 @@ def test_an_output_of_format_1_beside_a_marker_is_not_removed(bucket: Path, log:
         Publication.begin(MixedFileSystem(), OUT, copying(SOURCE))
 
 
-def test_a_run_that_cannot_read_a_checkpoint_leaves_nothing(bucket: Path, log: str) -> None:
-    (bucket / "in" / "cleaner-offset-checkpoint").mkdir()
-    with pytest.raises(StorageError):
-        Publication.begin(MixedFileSystem(), OUT, copying(SOURCE))
-    assert names(bucket / "out") == set()
-
-
 def test_a_source_that_differs_from_its_manifest_is_not_copied(bucket: Path, log: str) -> None:
     publish(SOURCE, f"{PLACE}/first")
     publication = Publication.begin(MixedFileSystem(), OUT, copying(f"{PLACE}/first"))
@@ -295,44 +256,6 @@ def test_a_source_that_differs_from_its_manifest_is_not_copied(bucket: Path, log
     assert f"{130:020d}.log" not in names(bucket / "out")
     publication.leave_out(location(f"{PLACE}/first"))
     assert not [name for name in names(bucket / "out") if name.startswith("orders-0")]
-
-
-REPLACE: dict[str, Any] = {"call": {"as_of_ms": 2}, "replace": True}
-
-
-def manifest_of(out: Path) -> Manifest:
-    return Manifest.parse((out / MANIFEST).read_bytes(), "")
-
-
-def test_a_finished_output_is_replaced_and_nothing_is_left_beside_it(bucket: Path, log: str) -> None:
-    publish(SOURCE, OUT)
-    first = manifest_of(bucket / "out")
-    (bucket / "in" / "orders-0" / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
-    with pytest.raises(UsageError, match="exists and is not empty; name a new directory, or give --replace"):
-        begin(SOURCE, OUT)
-    publish(SOURCE, OUT, **REPLACE)
-    second = manifest_of(bucket / "out")
-    assert (second.place, second.request, first.request) == (OUT, {"as_of_ms": 2}, None)
-    assert first.run != second.run
-    assert names(bucket / "out") == {MANIFEST, *(entry.path for entry in second.files)}
-    assert "orders-0/leader-epoch-checkpoint" in names(bucket / "out")
-    require_finished(OUT)
-    assert RemoteFileSystem().read_bytes(f"{OUT}/{FIRST}") == (bucket / "out" / FIRST).read_bytes()
-    assert sorted(path.name for path in bucket.iterdir()) == ["in", "out"]
-
-
-def test_until_the_new_output_is_finished_the_old_one_is_not_touched(bucket: Path, log: str) -> None:
-    publish(SOURCE, OUT)
-    before = {name: (bucket / "out" / name).read_bytes() for name in names(bucket / "out")}
-    publication, _ = begin(SOURCE, OUT, **REPLACE)
-    assert {name: (bucket / "out" / name).read_bytes() for name in names(bucket / "out")} == before
-    require_finished(OUT)
-    # a run that fails; its tasks may still write beside the old output, which the next replacement removes
-    publication.abort()
-    assert {name: (bucket / "out" / name).read_bytes() for name in names(bucket / "out")} == before
-    assert [path.name for path in bucket.iterdir() if path.name.endswith(".partial")]
-    publish(SOURCE, OUT, **REPLACE)
-    assert sorted(path.name for path in bucket.iterdir()) == ["in", "out"]
 
 
 class Refusing:
@@ -401,16 +324,12 @@ def manifest_run(out: Path) -> str | None:
     return manifest_of(out).run if (out / MANIFEST).exists() else None
 
 
-def test_a_prefix_that_is_no_output_or_has_changed_is_not_replaced(bucket: Path, log: str) -> None:
+def test_a_prefix_that_is_no_output_is_not_replaced(bucket: Path, log: str) -> None:
     (bucket / "theirs").mkdir()
     (bucket / "theirs" / "data.parquet").write_bytes(b"data")
     with pytest.raises(UsageError, match="this is not a finished output: it has no _manifest.json"):
         begin(SOURCE, f"{PLACE}/theirs", **REPLACE)
-    publish(SOURCE, OUT)
-    (bucket / "out" / f"orders-0/{9999:020d}.log").write_bytes(b"more")
-    with pytest.raises(UsageError, match=f"this output has changed since it was written: orders-0/{9999:020d}.log is new"):
-        begin(SOURCE, OUT, **REPLACE)
-    assert (bucket / "theirs" / "data.parquet").exists()
+    assert tree(bucket / "theirs") == {"data.parquet": b"data"}
 
 
 def test_a_marker_that_names_something_else_is_not_believed(bucket: Path, log: str) -> None:
@@ -425,37 +344,14 @@ def test_a_marker_that_names_something_else_is_not_believed(bucket: Path, log: s
     assert is_whole(bucket / "out")
 
 
-@pytest.mark.parametrize("change", ["same size", "new"])
-@pytest.mark.parametrize("when", ["before", "meanwhile"])
-def test_an_output_with_a_change_is_not_replaced(bucket: Path, log: str, change: str, when: str) -> None:
-    """A changed byte of an object of the same size, and an object that no broker would use."""
-    publish(SOURCE, OUT)
-    out = bucket / "out"
-    publication, source = begin(SOURCE, OUT, **REPLACE) if when == "meanwhile" else (None, None)
-    changed = out / (FIRST if change == "same size" else "sheet.xlsx")
-    data = bytearray(changed.read_bytes() if changed.exists() else b"data")
-    data[-1] ^= 1
-    changed.write_bytes(data)
-    before = {name: (out / name).read_bytes() for name in names(out)}
-    what = "was replaced" if change == "same size" else "is new"
-    with pytest.raises(UsageError, match=f"this output has changed since it was written: {changed.relative_to(out)} {what}"):
-        if publication is None or source is None:
-            begin(SOURCE, OUT, **REPLACE)
-        else:
-            publication.commit(source)
-    assert {name: (out / name).read_bytes() for name in names(out)} == before
-
-
 def test_an_output_that_was_copied_elsewhere_is_replaced_by_its_contents(bucket: Path, log: str, tmp_path: Path) -> None:
     """A copy may have other ETags."""
-    data_segment(0, range(90)).put(LocalFileSystem(), _made(tmp_path / "local" / "orders-0"))
-    source = str(tmp_path / "local")
+    shutil.copytree(bucket / "in", tmp_path / "in")
+    source = str(tmp_path / "in")
     publish(source, f"{PLACE}/first")
     document = json.loads((bucket / "first" / MANIFEST).read_bytes())
     entries = [Entry(**{**entry, "etag": "another"}) for entry in document["files"]]
-    for name in names(bucket / "first"):
-        (bucket / "out" / name).parent.mkdir(parents=True, exist_ok=True)
-        (bucket / "out" / name).write_bytes((bucket / "first" / name).read_bytes())
+    shutil.copytree(bucket / "first", bucket / "out")
     written = Manifest(tuple(entries), document["run"], document["place"]).to_json()
     (bucket / "out" / MANIFEST).write_bytes(written)
     (bucket / "out" / FIRST).write_bytes((bucket / "first" / FIRST).read_bytes()[:-1] + b"?")
@@ -510,3 +406,111 @@ def test_a_run_that_is_killed_during_its_check_is_taken_over(bucket: Path, log: 
     publication.commit(source)
     require_finished(OUT)
     assert not [name for name in names(bucket) if ".partial" in name]
+
+
+def test_a_live_export_is_not_emptied(bucket: Path, log: str) -> None:
+    with new_export(OUT) as export:
+        export.files.mkdir(join(export.place, "topics"))
+        export.write(join(export.place, "topics/one.bin"), [b"one"])
+        before = tree(bucket / "out")
+        with pytest.raises(UsageError, match="--output-dir is the unfinished output of an export, or of an earlier version"):
+            publish(SOURCE, OUT)
+        assert tree(bucket / "out") == before
+    assert tree(bucket / "out") == {"topics/one.bin": b"one"}
+
+
+def test_a_live_run_over_other_log_directories_is_not_emptied(bucket: Path, log: str) -> None:
+    begun = Publication.begin(MixedFileSystem(), OUT, copying("/elsewhere"))
+    before = tree(bucket / "out")
+    with pytest.raises(UsageError, match="is the unfinished output of a run over /elsewhere; if no run is writing there"):
+        publish(SOURCE, OUT)
+    assert tree(bucket / "out") == before
+    begun.abort()
+
+
+@pytest.mark.parametrize("name", ["sheet.xlsx", "orders-0/sheet.xlsx", "reports/00000000000000000000.log"])
+def test_an_object_that_no_run_has_written_is_not_removed(bucket: Path, log: str, name: str) -> None:
+    begun, _ = begin(SOURCE, OUT)
+    sheet = bucket / "out" / name
+    sheet.parent.mkdir(exist_ok=True)
+    sheet.write_bytes(b"cells")
+    before = tree(bucket / "out")
+    with pytest.raises(UsageError, match=f"--output-dir is an unfinished output with {name}, which no run has written; move"):
+        publish(SOURCE, OUT)
+    assert tree(bucket / "out") == before
+    begun.abort()
+    assert tree(bucket / "out").keys() == {MARKER, name}
+    sheet.unlink()
+    publish(SOURCE, OUT)
+    assert MANIFEST in tree(bucket / "out")
+
+
+def test_an_object_that_arrives_during_a_run_is_not_removed(bucket: Path, log: str) -> None:
+    publication, source = begin(SOURCE, OUT)
+    (bucket / "out" / "sheet.xlsx").write_bytes(b"cells")
+    publication.commit(source)
+    found = tree(bucket / "out")
+    assert found["sheet.xlsx"] == b"cells" and MANIFEST in found and MARKER not in found
+
+
+def test_a_failed_export_removes_nothing_of_others(bucket: Path) -> None:
+    def fails() -> None:
+        with new_export(OUT) as export:
+            export.files.mkdir(join(export.place, "topics"))
+            export.write(join(export.place, "topics/one.bin"), [b"one"])
+            (bucket / "out" / "topics" / "sheet.xlsx").write_bytes(b"cells")
+            raise StorageError("no space", path=OUT)
+
+    with pytest.raises(StorageError, match="no space"):
+        fails()
+    assert tree(bucket / "out") == {"topics/sheet.xlsx": b"cells"}
+
+
+def test_of_a_run_and_an_export_that_begin_at_once_only_one_goes_on(
+    bucket: Path, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have found the prefix empty."""
+    usual = OutputFileSystem.mkdir
+
+    def meanwhile(self: OutputFileSystem, path: str, like: str | None = None, *, private: bool = False) -> None:
+        usual(self, path, like, private=private)
+        monkeypatch.setattr(OutputFileSystem, "mkdir", usual)
+        (bucket / "out" / MARKER).write_bytes(marker("export"))
+
+    monkeypatch.setattr(OutputFileSystem, "mkdir", meanwhile)
+    with pytest.raises(UsageError, match="another run writes to --output-dir; let one run at a time write there"):
+        Publication.begin(MixedFileSystem(), OUT, copying(SOURCE))
+    assert tree(bucket / "out") == {MARKER: marker("export")}
+
+
+def test_a_run_that_is_killed_before_its_marker_does_not_block_its_repetition(bucket: Path, log: str) -> None:
+    (bucket / "out").mkdir()
+    claim = bucket / "out" / f"{CLAIM}dead"
+    claim.write_bytes(marker_of("dead", ["/elsewhere"]))
+    with pytest.raises(UsageError, match="is the unfinished output of a run over /elsewhere"):
+        publish(SOURCE, OUT)
+    claim.write_bytes(marker_of("dead", [SOURCE]))
+    publish(SOURCE, OUT)
+    assert not claim.exists()
+
+
+def test_a_live_replacement_over_other_log_directories_is_not_removed(bucket: Path, log: str) -> None:
+    publish(SOURCE, OUT)
+    staged = bucket / f"out.{32 * 'a'}.partial"
+    staged.mkdir()
+    (staged / MARKER).write_bytes(marker_of("other", ["/elsewhere"]))
+    object_publish._remove_staged(OutputFileSystem(), OUT, [SOURCE])
+    assert staged.exists()
+    object_publish._remove_staged(OutputFileSystem(), OUT, ["/elsewhere"])
+    assert not staged.exists()
+
+
+def test_names_are_those_of_logs_of_log_directories_and_of_the_source(bucket: Path, log: str) -> None:
+    (bucket / "in" / "notes.txt").write_bytes(b"")
+    own = OwnNames(MixedFileSystem(), OUT, {SOURCE: OUT}, ["sub/old.bin"])
+    written = ["orders-0/00000000000000000007.log", "gone-1/00000000000000000000.log.clean.a.0.part", "meta.properties",
+               "notes.txt", "sub/old.bin", MANIFEST, MARKER, "_claim-1", "orders-0/partition.metadata"]  # fmt: skip
+    assert own.foreign(written) == []
+    others = ["sub/notes.txt", "orders-0/notes.txt", "00000000000000000000.log.txt", "a/orders/00000000000000000000.log"]
+    assert own.foreign(others) == sorted(others)
+    assert "notes.txt" in list_directory(SOURCE)

@@ -18,6 +18,7 @@ from tests.kafka.log import KafkaLog, Opening
 from tests.log.logs import NOW_MS, location, served, tree
 from tests.output import test_swap
 from tests.recovery import test_split
+from tests.recovery.small_logs import HERE
 
 pytestmark = [pytest.mark.kafka, pytest.mark.crash]
 
@@ -25,8 +26,8 @@ FS = LocalFileSystem()
 
 
 def stopped_split(step: int | None) -> FaultyFileSystem:
-    fs = test_split.log_with(test_split.overflowing())
-    return fs.run_until(step, lambda fs: recover_log(fs, test_split.HERE))
+    fs = test_split.overflowing_log()
+    return fs.run_until(step, lambda fs: recover_log(fs, HERE))
 
 
 def load(gateway: Gateway, path: str, *, clean: bool) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,23 +57,41 @@ class Case:
         }
 
 
+def write_case(log_dir: Path, case: Case, now_ms: int) -> None:
+    """Writes the log, with producers as of a round: none has expired."""
+    write_partition(log_dir / f"{case.name}-0", case.segments)
+    active = (entry._replace(last_timestamp_ms=now_ms) for entry in case.producers)
+    write_producers(log_dir / f"{case.name}-0", case.segments[-1].next_offset, active)
+
+
+def write_logs(log_dir: Path, cases: Iterable[Case], now_ms: int) -> None:
+    """Writes the logs of a round, in place of others, and the cleaner checkpoint."""
+    shutil.rmtree(log_dir, ignore_errors=True)
+    for case in cases:
+        write_case(log_dir, case, now_ms)
+    write_offsets(log_dir, cleaner_offsets={case.name: case.checkpoint for case in cases})
+
+
+#: is told of the logs of a round, of which each case still has the source, and of their reports
+Check = Callable[[Sequence[Case], int, Mapping[str, LogReport]], None]
+
+
 def run_round(
-    log_dir: Path, cases: Sequence[Case], now_ms: int, sizes: Sizes | None = None, version: str = REFERENCE
+    log_dir: Path,
+    cases: Sequence[Case],
+    now_ms: int,
+    sizes: Sizes | None = None,
+    version: str = REFERENCE,
+    check: Check | None = None,
 ) -> Iterator[str]:
     """One round over all cases in ``log_dir``, which is written anew, by the rules of a version of Kafka; what differs. The
-    cases move on to what came out.
-
-    Producers are as of the round: none has expired.
-    """
+    cases move on to what came out."""
     alive = [case for case in cases if not case.ended]
-    shutil.rmtree(log_dir, ignore_errors=True)
-    for case in alive:
-        write_partition(log_dir / f"{case.name}-0", case.segments)
-        active = (entry._replace(last_timestamp_ms=now_ms) for entry in case.producers)
-        write_producers(log_dir / f"{case.name}-0", case.segments[-1].next_offset, active)
-    write_offsets(log_dir, cleaner_offsets={case.name: case.checkpoint for case in alive})
+    write_logs(log_dir, alive, now_ms)
     topics = {case.name: case.topic_config for case in alive}
     reports = clean_locally(log_dir, now_ms, topics, sizes, kafka_version=version)
+    if check is not None:
+        check(alive, now_ms, reports)
     checkpoints = read_offsets(log_dir, "cleaner_offsets")
     for case in alive:
         round_ = NaiveRound(
@@ -153,12 +171,17 @@ def move_on(rng: random.Random, cases: Iterable[Case], expected_ends: Mapping[st
 
 
 def assert_four_rounds_equal(
-    log_dir: Path, cases: Sequence[Case], now_ms: int, sizes: Sizes | None = None, version: str = REFERENCE
+    log_dir: Path,
+    cases: Sequence[Case],
+    now_ms: int,
+    sizes: Sizes | None = None,
+    version: str = REFERENCE,
+    check: Check | None = None,
 ) -> None:
     """Four rounds over all cases, in which the clock and some checkpoints move, give what the plain cleaner leaves."""
     rng = random.Random(cases[0].name)
     for number in range(4):
-        found = list(run_round(log_dir, cases, now_ms, sizes, version))
+        found = list(run_round(log_dir, cases, now_ms, sizes, version, check))
         assert not found, f"round {number}: {found[:5]}"
         move_on(rng, cases, read_offsets(log_dir, "cleaner_offsets"))
         now_ms += (0, 1_000, 10**9)[number % 3]

@@ -21,10 +21,9 @@ from compaction.report import LogStatus
 from compaction.run import cleaner, sizing
 from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
-from tests.conformance.ours import topics_file
 from tests.conftest import ROOT
 from tests.kafka.jars import spark_home
-from tests.local_job import KAFKA, clean_locally, request_for, write_offsets
+from tests.local_job import KAFKA, clean_locally, request_for, topics_file, write_offsets
 from tests.local_passes import LocalPasses, Shuffled
 from tests.memory import scratch
 from tests.oracle.disk import read_partition, write_partition, write_producers

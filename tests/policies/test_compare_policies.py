@@ -36,7 +36,6 @@ from tests.files.test_lock import held_elsewhere
 from tests.golden import unpack_sample
 from tests.kafka.cleaner import clean_partition
 from tests.kafka.encode import Batch, Record
-from tests.kafka.fixtures import gateway
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import Opening
 from tests.local_job import logs_in, write_offsets
@@ -47,8 +46,6 @@ from tests.oracle.records import NaiveBatch, NaiveRecord, decode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["gateway"]
 
 ROOT = Path(__file__).resolve().parents[2]
 START_MS = 1_700_000_000_000

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from compaction.files.filesystem import join
-from compaction.names import INDEX, LOG, TIMEINDEX, segment_file
+from compaction.log.checkpoint_store import Checkpoints
+from compaction.names import segment_file
 from tests.disk import FaultyFileSystem
-from tests.log.logs import Built, data_segment, location
+from tests.log.logs import TOPIC, Built, location
 
 HERE = location("/logs")
 PATH = HERE.path
-KINDS = (LOG, INDEX, TIMEINDEX)
 #: a short ``index.interval.bytes``
 SMALL = 256
+#: how the broker ended
+CLEAN, UNKNOWN = Checkpoints("/logs", clean_shutdown=True), Checkpoints("/logs")
+
+
+def killed(recovery_point: int) -> Checkpoints:
+    return Checkpoints("/logs", recovery_points={TOPIC: recovery_point})
 
 
 def log_with(*segments: Built) -> FaultyFileSystem:
@@ -22,18 +28,8 @@ def log_with(*segments: Built) -> FaultyFileSystem:
     return fs.settle()
 
 
-def three() -> FaultyFileSystem:
-    return log_with(data_segment(0, [5, 60]), data_segment(100, [105, 150]), data_segment(200, [200]))
-
-
 def name(base: int, kind: str, suffix: str = "") -> str:
     return join(PATH, segment_file(base, kind, suffix))
-
-
-def put(fs: FaultyFileSystem, segment: Built, suffixes: dict[str, str]) -> None:
-    """Write a segment's files with the given suffix for each kind."""
-    for kind, suffix in suffixes.items():
-        fs.put(name(segment.base_offset, kind, suffix), segment.files[kind])
 
 
 def flipped(data: bytes, at: int) -> bytes:

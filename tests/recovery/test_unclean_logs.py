@@ -28,48 +28,48 @@ def files(directory: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in directory.iterdir() if file.suffix != ".deleted"}
 
 
-@pytest.mark.parametrize("case", ["empty-txnindex"])
-def test_the_bytes_are_those_of_kafkas_cleaner(case: str, tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN / case / "t-0", tmp_path / "t-0")
-    assert clean_locally(tmp_path, NOW_MS, TOPICS)["t"].status is LogStatus.CLEANED
-    assert files(tmp_path / "t-0") == files(GOLDEN / case / "expected-by-kafka" / "t-0")
+def unclean(case: str, log_dir: Path) -> Path:
+    shutil.copytree(GOLDEN / case / "t-0", log_dir / "t-0")
+    return log_dir
 
 
-def copied(log_dir: Path, target: Path) -> LogReport:
-    request = replace(request_for(log_dir, NOW_MS, TOPICS), output_dir=str(target))
-    return clean_logs(LocalPasses, request).logs[0]
+def expected_by_kafka(case: str) -> dict[str, bytes]:
+    return files(GOLDEN / case / "expected-by-kafka" / "t-0")
 
 
-def test_garbage_at_the_end_of_the_active_segment_is_not_copied(tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN / "garbage-tail" / "t-0", tmp_path / "logs" / "t-0")
-    assert copied(tmp_path / "logs", tmp_path / "out").status is LogStatus.CLEANED
-    assert files(tmp_path / "out" / "t-0") == files(GOLDEN / "garbage-tail" / "expected-by-kafka" / "t-0")
+def cleaned(log_dir: Path, copy: Path | None = None) -> tuple[LogReport, Path]:
+    """What is reported, and the log: in place or a copy."""
+    if copy is None:
+        return clean_locally(log_dir, NOW_MS, TOPICS)["t"], log_dir / "t-0"
+    request = replace(request_for(log_dir, NOW_MS, TOPICS), output_dir=str(copy))
+    return clean_logs(LocalPasses, request).logs[0], copy / "t-0"
 
 
-def test_a_run_in_place_leaves_garbage_to_the_broker_that_starts_there(tmp_path: Path) -> None:
-    source, expected = GOLDEN / "garbage-tail" / "t-0", files(GOLDEN / "garbage-tail" / "expected-by-kafka" / "t-0")
-    shutil.copytree(source, tmp_path / "t-0")
-    assert clean_locally(tmp_path, NOW_MS, TOPICS)["t"].status is LogStatus.CLEANED
-    active = f"{24:020d}.log"
-    assert files(tmp_path / "t-0") == {**expected, active: files(source)[active]}
+@pytest.mark.parametrize(("case", "in_place"), [("empty-txnindex", True), ("garbage-tail", True), ("garbage-tail", False)])
+def test_the_bytes_are_those_of_kafkas_cleaner(case: str, in_place: bool, tmp_path: Path) -> None:
+    """A run in place leaves garbage to the broker that starts there, a copy has none."""
+    report, log = cleaned(unclean(case, tmp_path / "logs"), None if in_place else tmp_path / "copy")
+    assert report.status is LogStatus.CLEANED
+    active, expected = f"{24:020d}.log", expected_by_kafka(case)
+    if case == "garbage-tail" and in_place:
+        expected[active] = (GOLDEN / case / "t-0" / active).read_bytes()
+    assert files(log) == expected
 
 
 @pytest.mark.parametrize("in_place", [True, False])
 def test_a_run_leaves_the_leader_epochs_that_a_killed_broker_had_not_stored(tmp_path: Path, in_place: bool) -> None:
     """Cleaning may remove the batches from which a broker would assign them."""
-    log_dir, copy = tmp_path / "logs", tmp_path / "copy"
-    shutil.copytree(GOLDEN / "garbage-tail" / "t-0", log_dir / "t-0")
+    log_dir = unclean("garbage-tail", tmp_path / "logs")
     (log_dir / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=c\n")
-    assert (clean_locally(log_dir, NOW_MS, TOPICS)["t"] if in_place else copied(log_dir, copy)).status is LogStatus.CLEANED
-    stored = (log_dir if in_place else copy) / "t-0" / LEADER_EPOCHS
-    assert stored.read_text() == "0\n1\n0 0\n"
+    report, log = cleaned(log_dir, None if in_place else tmp_path / "copy")
+    assert report.status is LogStatus.CLEANED
+    assert (log / LEADER_EPOCHS).read_text() == "0\n1\n0 0\n"
     assert (log_dir / "t-0" / LEADER_EPOCHS).exists() is in_place
 
 
 def test_after_a_clean_shutdown_garbage_is_damage(tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN / "garbage-tail" / "t-0", tmp_path / "t-0")
-    (tmp_path / CLEAN_SHUTDOWN).touch()
-    assert clean_locally(tmp_path, NOW_MS, TOPICS)["t"].status is LogStatus.FAILED
+    (unclean("garbage-tail", tmp_path) / CLEAN_SHUTDOWN).touch()
+    assert cleaned(tmp_path)[0].status is LogStatus.FAILED
 
 
 def expired_producers(log_dir: Path) -> None:
@@ -82,12 +82,12 @@ def expired_producers(log_dir: Path) -> None:
 
 @pytest.mark.parametrize("shutdown", [[CLEAN_SHUTDOWN], []], ids=["clean", "unclean"])
 def test_pass_1_finds_aborts_where_the_snapshots_have_none(shutdown: list[str], tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN / "empty-txnindex" / "t-0", tmp_path / "t-0")
+    unclean("empty-txnindex", tmp_path)
     expired_producers(tmp_path)
     for name in shutdown:
         (tmp_path / name).touch()
-    assert clean_locally(tmp_path, NOW_MS, TOPICS)["t"].status is LogStatus.CLEANED
-    expected = files(GOLDEN / "empty-txnindex" / "expected-by-kafka" / "t-0")
+    assert cleaned(tmp_path)[0].status is LogStatus.CLEANED
+    expected = expected_by_kafka("empty-txnindex")
     del expected[f"{4:020d}.txnindex"]
     assert {name: data for name, data in files(tmp_path / "t-0").items() if not name.endswith(".snapshot")} == expected
 
@@ -102,7 +102,7 @@ def test_the_marker_of_aborted_data_is_found_in_the_active_segment(tmp_path: Pat
     for offset in (2, 4):
         (path / f"{offset:020d}.snapshot").write_bytes(write_snapshot([]))
     (tmp_path / CLEAN_SHUTDOWN).touch()
-    assert clean_locally(tmp_path, NOW_MS, TOPICS)["t"].status is LogStatus.CLEANED
+    assert cleaned(tmp_path)[0].status is LogStatus.CLEANED
     assert (path / f"{0:020d}.log").read_bytes() == batches[0]
     assert (path / f"{2:020d}.txnindex").exists()
 
@@ -110,7 +110,7 @@ def test_the_marker_of_aborted_data_is_found_in_the_active_segment(tmp_path: Pat
 def test_a_transaction_that_the_snapshots_do_not_have_is_none_as_for_a_broker(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """``tests/conformance/test_truncated_markers.py`` has such a log of Kafka's. Without snapshots it is open."""
+    """``tests/conformance/test_scenarios.py`` has such a log of Kafka's. Without snapshots it is open."""
     path = tmp_path / "t-0"
     path.mkdir()
     (path / f"{0:020d}.log").write_bytes(data_batch(0) + aborted_batch(1, b"key-0"))
@@ -118,10 +118,10 @@ def test_a_transaction_that_the_snapshots_do_not_have_is_none_as_for_a_broker(
     shutil.copytree(tmp_path, tmp_path.with_name("replayed"))
     for offset in (2, 3):
         (path / f"{offset:020d}.snapshot").write_bytes(write_snapshot([]))
-    report = clean_locally(tmp_path, NOW_MS, TOPICS)["t"]
+    report, _ = cleaned(tmp_path)
     assert (report.status, report.end_offset, report.superseded_records) == (LogStatus.CLEANED, 2, 1)
     assert f"{path}: the transaction from offset 1 on has no marker, and the producer snapshots do not have it" in caplog.text
-    assert clean_locally(tmp_path.with_name("replayed"), NOW_MS, TOPICS)["t"].reason_code == "held"
+    assert cleaned(tmp_path.with_name("replayed"))[0].reason_code == "held"
 
 
 def aborted_batch(offset: int, key: bytes) -> bytes:
@@ -131,7 +131,7 @@ def aborted_batch(offset: int, key: bytes) -> bytes:
 
 @pytest.mark.parametrize("expired", [False, True], ids=["no snapshots", "snapshots without the producer"])
 def test_aborted_records_are_not_read_as_committed(expired: bool, tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN / "empty-txnindex" / "t-0", tmp_path / "t-0")
+    unclean("empty-txnindex", tmp_path)
     if expired:
         expired_producers(tmp_path)
     options = {"path": str(tmp_path)}
@@ -143,6 +143,6 @@ def test_aborted_records_are_not_read_as_committed(expired: bool, tmp_path: Path
 
 
 def test_garbage_after_the_last_batch_is_not_read(tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN / "garbage-tail" / "t-0", tmp_path / "t-0")
+    unclean("garbage-tail", tmp_path)
     (task,) = plan_read(ReadRequest.parse({"path": str(tmp_path)}), 0)
     assert sum(part.end - part.start for part in task.slices) == 376 + 388 + 388

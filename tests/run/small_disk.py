@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
 from compaction.config.request import CompactionRequest
 from compaction.engine import Job
 from compaction.files.filesystem import join
@@ -19,7 +21,7 @@ from compaction.run import waves
 from compaction.run.compact import clean_logs
 from compaction.run.run import Environment
 from compaction.run_report import RunReport
-from tests.disk import FaultyFileSystem, Operation, WatchedFileSystem
+from tests.disk import FaultyFileSystem, Operation, Stopped, WatchedFileSystem
 from tests.kafka.encode import Batch, Record
 from tests.local_job import KAFKA, logs_in, resolver_of
 from tests.local_passes import LocalPasses
@@ -151,6 +153,23 @@ class SmallDisk:
             patch.object(run_module, "time", self.clock),
         ):
             yield
+
+
+def after_a_stop(
+    make: Callable[[], SmallDisk], run: Callable[[SmallDisk, Callable[[Operation], None]], object], share: float, *, power: bool
+) -> SmallDisk:
+    """The disk after a kill, or a power loss, once this share of the operations of a run has been carried out."""
+    operations: list[Operation] = []
+    run(make(), operations.append)
+    stopped, last = make(), int(share * len(operations))
+
+    def stop(operation: Operation) -> None:
+        if operation.number >= last:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        run(stopped, stop)
+    return SmallDisk(stopped.disk.after_power_loss(last) if power else stopped.disk.after_kill(), stopped.size_bytes)
 
 
 def files_of(disk: FaultyFileSystem, ends: Sequence[str] = ()) -> dict[str, bytes]:

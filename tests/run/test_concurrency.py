@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -49,6 +50,17 @@ def test_after_an_interruption_running_calls_complete_and_no_others_start() -> N
     assert sorted({*ended, 1}) == sorted(begun)
 
 
+@contextmanager
+def interrupted_by(number: signal.Signals) -> Iterator[None]:
+    """The signal is not ignored, as by a shell's background jobs, and ends what is below."""
+    usual = signal.signal(number, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(number, usual)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_lets_the_logs_in_step_complete_and_starts_no_others(number: signal.Signals) -> None:
     begun: list[int] = []
@@ -61,13 +73,8 @@ def test_a_signal_lets_the_logs_in_step_complete_and_starts_no_others(number: si
         yield ()
         ended.append(log)
 
-    # a shell's background jobs ignore interrupts
-    usual = signal.signal(number, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            change_logs(LocalFileSystem(), [(f"/{log}", work(log)) for log in range(6)], 2)
-    finally:
-        signal.signal(number, usual)
+    with interrupted_by(number):
+        change_logs(LocalFileSystem(), [(f"/{log}", work(log)) for log in range(6)], 2)
     assert begun == ended == [0, 1]
 
 
@@ -79,12 +86,8 @@ def test_a_signal_stops_a_copy_at_once() -> None:
         ended.append(0)
         yield ()
 
-    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            change_logs(LocalFileSystem(), [("/0", work())], 1)
-    finally:
-        signal.signal(signal.SIGINT, usual)
+    with interrupted_by(signal.SIGINT):
+        change_logs(LocalFileSystem(), [("/0", work())], 1)
     assert ended == []
 
 

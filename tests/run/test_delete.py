@@ -23,7 +23,7 @@ from compaction.run import prepare
 from compaction.run import run as run_module
 from compaction.run.compact import clean_logs
 from compaction.run.expire import delete_old_segments
-from compaction.run.prepare import LogReadTask, read_without_recovery
+from compaction.run.prepare import LogReadTask, ParallelRead, read_without_recovery
 from compaction.run_report import RunReport
 from tests.formats.test_metadata_log import config as stored_config
 from tests.golden import unpack_sample
@@ -99,6 +99,14 @@ def test_an_unreadable_metadata_log_fails_the_logs_of_its_directory(logs: Path, 
     assert [log.status for log in report.logs if log.log_dir == str(other)] == [LogStatus.CLEANED]
 
 
+def read_by(spy: ParallelRead, request: CompactionRequest) -> None:
+    """A run whose logs are read by this function."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepare, "MANY_SEGMENTS", 1)
+        patch.setattr(run_module, "parallel_read", lambda start: spy)
+        delete_old_segments(LocalPasses, request)
+
+
 def test_producers_expire_by_the_configuration_that_the_broker_stored(logs: Path) -> None:
     seen: list[int] = []
 
@@ -109,10 +117,7 @@ def test_producers_expire_by_the_configuration_that_the_broker_stored(logs: Path
     log = max((logs / "__cluster_metadata-0").glob("*.log"))
     stored = stored_config("", "producer.id.expiration.ms", "777", kind=4)
     log.write_bytes(log.read_bytes() + Batch([Record(10**6, 1, None, stored)]).encode())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prepare, "MANY_SEGMENTS", 1)
-        patch.setattr(run_module, "parallel_read", lambda start: spy)
-        delete_old_segments(LocalPasses, request(logs, dry_run=True))
+    read_by(spy, request(logs, dry_run=True))
     assert set(seen) == {777}
 
 
@@ -146,10 +151,7 @@ def test_a_log_that_needs_recovery_is_not_read_in_parallel(logs: Path) -> None:
         return [None for _ in tasks]
 
     (logs / "clickstream-0" / f"{0:020d}.index").unlink()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prepare, "MANY_SEGMENTS", 1)
-        patch.setattr(run_module, "parallel_read", lambda start: spy)
-        delete_old_segments(LocalPasses, request(logs, dry_run=True, topics=("clickstream",)))
+    read_by(spy, request(logs, dry_run=True, topics=("clickstream",)))
     assert found[0] is None
     assert isinstance(found[1], LogView)
 

@@ -1,6 +1,6 @@
 """Logs of brokers that were killed, with Kafka's defaults and preallocating: every command takes them as Kafka does.
 
-What Kafka makes of them was found once: ``tests.golden.make_killed``. Live ones: ``tests/conformance/test_killed_brokers.py``.
+What Kafka makes of them was found once: ``tests.golden.make_killed``. Live ones: ``tests/conformance/test_brokers.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What a report says of a log: the records that it has lost; which logs changed while a dry run read them."""
+"""What a report says of a log: the records that it has lost, to the cleaner or with deleted segments; which logs changed while
+a dry run read them."""
 
 from __future__ import annotations
 
@@ -20,11 +21,13 @@ from compaction.files.segment_file import Block, SegmentReader
 from compaction.report import LogReport, LogStatus, RunStatus
 from compaction.rules.log_view import LogView
 from compaction.run.compact import clean_logs
+from compaction.run.expire import delete_old_segments
 from compaction.run.log import deletion_report, note_logs_in_use, warn_of_changes
 from compaction.run.prepare import LogAccess, read_logs
+from compaction.run_report import RunReport
 from compaction.screen.text_table import Screen
 from compaction.source.read_plan import ReadRequest
-from tests.damage.valid_logs import NOW_MS, valid_log, write_log
+from tests.damage.valid_logs import KINDS, NOW_MS, ValidLog, valid_log, write_log
 from tests.golden import unpack_sample
 from tests.local_job import logs_in, request_for
 from tests.local_passes import LocalPasses
@@ -33,32 +36,22 @@ from tests.rules.test_segment_retention import planned
 from tests.rules.test_segment_retention import three as three_segments
 
 VALID = valid_log("none")
+#: records of a segment: of transactions, one batch is empty, and two records are markers
+RECORDS = {kind: 17 if kind == "transactions" else 20 for kind in KINDS}
 
 
-def append(log: Path) -> None:
-    with (log / VALID.log(2)).open("ab") as file:
-        file.write(b"more")
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "append": lambda log: (log / VALID.log(2)).write_bytes(VALID.files[VALID.log(2)] + b"more"),
+    "roll": lambda log: (log / f"{60:020d}.log").touch(),
+    "expire": lambda log: (log / VALID.log(0)).unlink(),
+    "clean": lambda log: os.utime(log / VALID.log(1), ns=(1, 1)),
+    "remove": lambda log: log.rename(log.parent / "gone"),
+}
 
 
-def roll(log: Path) -> None:
-    (log / f"{60:020d}.log").touch()
-
-
-def expire(log: Path) -> None:
-    (log / VALID.log(0)).unlink()
-
-
-def clean(log: Path) -> None:
-    os.utime(log / VALID.log(1), ns=(1, 1))
-
-
-def remove(log: Path) -> None:
-    log.rename(log.parent / "gone")
-
-
-@pytest.mark.parametrize("change", [append, roll, expire, clean, remove])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_changed_log_is_distinguished_from_one_in_use(
-    change: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    change: Callable[[Path], object], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for topic in ("still", "moving"):
         write_log(tmp_path / f"{topic}-0", VALID.files)
@@ -93,9 +86,7 @@ def test_the_records_that_a_log_lost_include_aborted_ones(tmp_path: Path) -> Non
     assert totals["removed_records"] - totals["markers_removed"] == before - data_records(log_dir, "payments")
     # Kafka's statistics leave out what is dropped unread
     assert totals["removed_records"] > totals["records_before"] - totals["records_after"] > 0
-    told = io.StringIO()
-    report.print_on(Screen(told, 120))
-    (total,) = (line for line in told.getvalue().splitlines() if line.startswith("total"))
+    (total,) = (line for line in terminal(report).splitlines() if line.startswith("total"))
     assert f" -{totals['removed_records']:,} " in total
 
 
@@ -137,3 +128,51 @@ def test_a_dry_run_in_a_store_promises_no_deleted_files() -> None:
     assert plan.removals
     assert deletion_report(plan).deleted_bytes == 0
     assert deletion_report(replace(plan, view=replace(view, log_dir="/data"))).deleted_bytes > 0
+
+
+def expire_two_segments(log_dir: Path, log: ValidLog, *, policy: str = "compact,delete", dry_run: bool = False) -> RunReport:
+    settings = {"cleanup.policy": policy, "retention.bytes": str(len(log.files[log.log(2)])), "retention.ms": "-1"}
+    request = request_for(log_dir, NOW_MS, {"orders": settings}, dry_run=dry_run)
+    if policy == "delete":
+        return delete_old_segments(LocalPasses, request)
+    return clean_logs(LocalPasses, request)
+
+
+def only(report: RunReport) -> LogReport:
+    (log,) = report.logs
+    return log
+
+
+def terminal(report: RunReport) -> str:
+    screen = io.StringIO()
+    report.print_on(Screen(screen, 140))
+    return screen.getvalue()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_records_of_expired_segments_are_counted(tmp_log_dir: Path, kind: str) -> None:
+    log = valid_log(kind)
+    write_log(tmp_log_dir / "orders-0", log.files)
+    planned, report = (expire_two_segments(tmp_log_dir, log, dry_run=dry_run) for dry_run in (True, False))
+    assert (only(report).expired_segments, only(report).expired_records) == (2, 2 * RECORDS[kind])
+    assert only(planned).expired_records == only(report).expired_records
+    assert f"-{2 * RECORDS[kind]} " in terminal(report)
+    assert f" with {2 * RECORDS[kind]} records expired" in terminal(report)
+
+
+def test_a_damaged_segment_expires_uncounted(tmp_log_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = valid_log("v1-gzip")
+    damaged = bytearray(log.files[log.log(1)])
+    damaged[60] ^= 1
+    write_log(tmp_log_dir / "orders-0", {**log.files, log.log(1): bytes(damaged)})
+    report = expire_two_segments(tmp_log_dir, log)
+    assert (only(report).expired_segments, only(report).expired_records) == (2, None)
+    assert " records" not in terminal(report)
+    assert [record.getMessage() for record in caplog.records if "not counted" in record.getMessage()]
+
+
+def test_a_run_of_the_delete_policy_reads_no_segment(tmp_log_dir: Path) -> None:
+    log = valid_log("none")
+    write_log(tmp_log_dir / "orders-0", log.files)
+    report = only(expire_two_segments(tmp_log_dir, log, policy="delete"))
+    assert (report.expired_segments, report.expired_records) == (2, None)

@@ -18,9 +18,9 @@ from compaction.report import LogStatus
 from compaction.run import waves
 from compaction.run.log import Log
 from compaction.run_report import RunReport
-from tests.disk import FaultyFileSystem, Operation, Stopped
+from tests.disk import FaultyFileSystem, Operation
 from tests.oracle.records import decode
-from tests.run.small_disk import LOG_DIR, SmallDisk, cleaned_logs, disk_of, files_of, used_bytes
+from tests.run.small_disk import LOG_DIR, SmallDisk, after_a_stop, cleaned_logs, disk_of, files_of, used_bytes
 
 SEGMENTS = 12
 #: groups have two segments
@@ -56,7 +56,15 @@ def records(disk: FaultyFileSystem) -> list[tuple[int, bytes | None, bytes | Non
     return [(record.offset, record.key, record.value) for batch in batches for record in batch.records()]
 
 
-def test_portions_leave_the_bytes_of_a_run_with_enough_space() -> None:
+@cache
+def expected_records() -> list[tuple[int, bytes | None, bytes | None]]:
+    """Those after a run with enough space."""
+    disk = small_disk(MUCH)
+    cleaned(disk)
+    return records(disk.disk)
+
+
+def test_portions_leave_the_bytes_and_the_report_of_a_run_with_enough_space() -> None:
     disk = small_disk()
     report = cleaned(disk, release_early=True)
     (log,) = report.logs
@@ -67,11 +75,8 @@ def test_portions_leave_the_bytes_of_a_run_with_enough_space() -> None:
     assert len([job for job in disk.jobs if "write" in job]) > 2
     (wave,) = report.waves
     assert wave.bytes_freed > wave.bytes_written > 0
-
-
-def test_portions_have_the_report_of_a_run_with_enough_space() -> None:
-    whole, parts = (cleaned(small_disk(free), release_early=True).logs[0] for free in (MUCH, FREE))
-    assert replace(parts, seconds=0) == replace(whole, seconds=0)
+    (whole,) = cleaned(small_disk(MUCH), release_early=True).logs
+    assert replace(log, seconds=0) == replace(whole, seconds=0)
 
 
 def test_the_next_portion_begins_once_the_delay_of_earlier_ones_has_passed() -> None:
@@ -88,23 +93,12 @@ def test_the_next_portion_begins_once_the_delay_of_earlier_ones_has_passed() -> 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.98])
 @pytest.mark.parametrize("power", [False, True], ids=["kill", "power loss"])
 def test_after_a_kill_or_a_power_loss_the_next_run_cleans_the_rest(share: float, power: bool) -> None:
-    operations: list[Operation] = []
-    cleaned(small_disk(), operations.append, release_early=True)
-    killed, last = small_disk(), int(share * len(operations))
-
-    def kill(operation: Operation) -> None:
-        if operation.number >= last:
-            raise Stopped
-
-    with pytest.raises(Stopped):
-        cleaned(killed, kill, release_early=True)
-    after = SmallDisk(killed.disk.after_power_loss(last) if power else killed.disk.after_kill(), killed.size_bytes + MUCH)
+    after = after_a_stop(small_disk, lambda disk, before: cleaned(disk, before, release_early=True), share, power=power)
+    after.size_bytes += MUCH
     report = cleaned(after, release_early=True)
     assert report.exit_code == 0
     assert cleaned_logs(after.disk) == {"t0"}
-    expected = small_disk(MUCH)
-    cleaned(expected)
-    assert records(after.disk) == records(expected.disk)
+    assert records(after.disk) == expected_records()
 
 
 def test_a_group_that_does_not_fit_ends_the_log_and_the_next_run_cleans_the_rest() -> None:
@@ -123,9 +117,7 @@ def test_a_group_that_does_not_fit_ends_the_log_and_the_next_run_cleans_the_rest
     assert cleaned_logs(disk.disk) == set()
     while cleaned(disk, settings={"file.delete.delay.ms": "86400000"}).exit_code:
         pass
-    expected = small_disk(MUCH)
-    cleaned(expected)
-    assert records(disk.disk) == records(expected.disk)
+    assert records(disk.disk) == expected_records()
 
 
 def test_a_log_whose_next_group_fits_only_after_the_end_of_the_run_is_deferred() -> None:
@@ -138,9 +130,7 @@ def test_a_log_whose_next_group_fits_only_after_the_end_of_the_run_is_deferred()
     assert log.deleted_bytes > 0 and disk.clock.slept == []
     for _ in range(GROUPS):
         assert cleaned(disk, budget=Budget(max_duration_ms=30_000)).exit_code == 0
-    expected = small_disk(MUCH)
-    cleaned(expected)
-    assert records(disk.disk) == records(expected.disk)
+    assert records(disk.disk) == expected_records()
 
 
 def test_a_log_whose_first_group_does_not_fit_is_unchanged() -> None:
@@ -187,6 +177,4 @@ def test_a_swap_that_fails_halfway_keeps_its_outputs_for_the_next_run() -> None:
     assert any(path.endswith(JOURNAL) for path in disk.disk.paths())
     assert any(path.endswith(".log.clean") for path in disk.disk.paths())
     assert cleaned(disk, release_early=True).exit_code == 0
-    expected = small_disk(MUCH)
-    cleaned(expected)
-    assert records(disk.disk) == records(expected.disk)
+    assert records(disk.disk) == expected_records()

@@ -27,7 +27,7 @@ from compaction.run import prepare
 from compaction.run.compact import clean_logs
 from compaction.run.run import Environment
 from compaction.run_report import RunReport
-from tests.crash.stops import StoppingFiles
+from tests.crash.surroundings import StoppingFiles
 from tests.disk import Operation, Stopped, WatchedFileSystem
 from tests.kafka.encode import Batch, Record
 from tests.local_job import read_offsets, request_for, write_offsets
@@ -52,21 +52,13 @@ class Night:
         self.round = 0
         for log_dir in (self.source, self.reference):
             for topic in TOPICS:
-                self.add(log_dir, topic, 0, 100, 200)
+                put_segments(log_dir, topic, 0, 100, 200)
                 (log_dir / f"{topic}-0" / PARTITION_METADATA).write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
-
-    def add(self, log_dir: Path, topic: str, *bases: int) -> None:
-        path = log_dir / f"{topic}-0"
-        path.mkdir(parents=True, exist_ok=True)
-        for base in bases:
-            build(base, [_batch(base + number) for number in range(9)], interval=1).put(FS, str(path))
-            for kind in KINDS[:3]:
-                os.utime(path / f"{base:020d}{kind}", ns=(NOW_MS * 1_000_000,) * 2)
 
     def grow(self, topic: str, *bases: int) -> None:
         """New segments; the last of them is active."""
-        self.add(self.source, topic, *bases)
-        self.add(self.reference, topic, *bases)
+        for log_dir in (self.source, self.reference):
+            put_segments(log_dir, topic, *bases)
 
     def copy(self, previous: Path | None = None, **options: Any) -> tuple[Path, dict[str, LogReport]]:
         """The next copy, and its reports."""
@@ -93,6 +85,16 @@ def _batch(offset: int) -> bytes:
     key = b"key-%d" % (offset if offset % 100 == 0 else offset % 100)
     time_ms = NOW_MS - 4 * 3_600_000 + 30_000 * offset
     return Batch([Record(offset, time_ms, key, b"value-%d" % offset)]).encode()
+
+
+def put_segments(log_dir: Path, topic: str, *bases: int) -> None:
+    """Adds segments of nine records."""
+    path = log_dir / f"{topic}-0"
+    path.mkdir(parents=True, exist_ok=True)
+    for base in bases:
+        build(base, [_batch(base + number) for number in range(9)], interval=1).put(FS, str(path))
+        for kind in KINDS[:3]:
+            os.utime(path / f"{base:020d}{kind}", ns=(NOW_MS * 1_000_000,) * 2)
 
 
 @pytest.fixture
@@ -123,32 +125,41 @@ def test_a_copy_of_an_unchanged_source_has_the_files_of_the_previous_one(night: 
     assert {entry.path: entry.xxh3_128 for entry in was.files} == {entry.path: entry.xxh3_128 for entry in now.files}
 
 
-def test_a_chain_of_copies_has_the_files_of_as_many_rounds(night: Night) -> None:
+DELETING = {"cleanup.policy": "compact,delete", "retention.ms": str(4 * 3_600_000)}
+
+
+@pytest.mark.parametrize(
+    ("growth", "config", "read_by_tasks"),
+    [
+        pytest.param([(300, 400), (500, 600), (700, 800)], {}, False, id="compaction"),
+        pytest.param([(300,), (400,), (500,), (600,)], DELETING, False, id="segments that a copy has deleted do not come back"),
+        pytest.param([(300, 400)], {}, True, id="logs that are read by tasks"),
+    ],
+)
+def test_a_chain_of_copies_has_the_files_of_as_many_rounds(
+    night: Night,
+    growth: list[tuple[int, ...]],
+    config: dict[str, str],
+    read_by_tasks: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if read_by_tasks:
+        monkeypatch.setattr(prepare, "MANY_SEGMENTS", 1)
+    night.config = {**COMPACT, **config}
     copy, _ = night.copy()
     night.clean()
-    for base in (300, 500, 700):
-        night.grow("orders", base, base + 100)
+    for bases in growth:
+        night.grow("orders", *bases)
         copy, reports = night.copy(copy)
         night.clean()
         same_as_reference(night, copy)
         assert {topic: report.since for topic, report in reports.items()} == {"orders": "grown", "ledger": "unchanged"}
-        assert reports["orders"].compacted and not reports["ledger"].compacted
+        assert config or (reports["orders"].compacted and not reports["ledger"].compacted)
     # the records that earlier rounds removed were not read again
     assert reports["orders"].bytes_before < sum(path.stat().st_size for path in (night.source / "orders-0").glob("*.log"))
-
-
-def test_segments_that_a_copy_has_deleted_do_not_come_back(night: Night) -> None:
-    night.config = {**COMPACT, "cleanup.policy": "compact,delete", "retention.ms": str(4 * 3_600_000)}
-    copy, _ = night.copy()
-    night.clean()
-    for base in (300, 400, 500, 600):
-        night.grow("orders", base)
-        copy, reports = night.copy(copy)
-        night.clean()
-        same_as_reference(night, copy)
-        assert reports["orders"].since == "grown"
-    assert min(int(name[:20]) for name in logs(copy, "orders")) >= 200
-    assert read_offsets(copy, "log_starts") == read_offsets(night.reference, "log_starts")
+    if config:
+        assert min(int(name[:20]) for name in logs(copy, "orders")) >= 200
+        assert read_offsets(copy, "log_starts") == read_offsets(night.reference, "log_starts")
 
 
 def test_an_index_that_a_broker_has_completed_is_that_of_the_source(night: Night) -> None:
@@ -204,94 +215,8 @@ def test_records_that_were_deleted_from_the_source_do_not_come_back(night: Night
     assert reports["orders"].since == "unchanged" and min(int(name[:20]) for name in logs(fourth, "orders")) == 200
 
 
-def truncated(night: Night) -> None:
-    with (night.source / "orders-0" / f"{200:020d}.log").open("r+b") as file:
-        file.truncate(file.seek(0, os.SEEK_END) // 9 * 8)
-
-
-def replaced(night: Night) -> None:
-    path = night.source / "orders-0" / f"{100:020d}.log"
-    shutil.copy2(path, path.with_suffix(".new"))
-    path.with_suffix(".new").rename(path)
-
-
-def removed(night: Night) -> None:
-    for kind in KINDS[:3]:
-        (night.source / "orders-0" / f"{200:020d}{kind}").unlink()
-
-
-def recreated(night: Night) -> None:
-    (night.source / "orders-0" / PARTITION_METADATA).write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAg\n")
-
-
-def being_swapped(night: Night) -> None:
-    (night.source / "orders-0" / f"{0:020d}.log.cleaned").touch()
-
-
-def other_segment(copy: Path) -> Path:
+def first_segment(copy: Path) -> Path:
     return copy / "orders-0" / f"{0:020d}.log"
-
-
-def rewritten(night: Night) -> None:
-    path = other_segment(night.root / "copy-0")
-    path.write_bytes(path.read_bytes())
-
-
-def linked(night: Night) -> None:
-    path = other_segment(night.root / "copy-0")
-    path.rename(night.root / "elsewhere")
-    path.symlink_to(night.root / "elsewhere")
-
-
-def extended(night: Night) -> None:
-    (night.root / "copy-0" / "orders-0" / f"{150:020d}.log").touch()
-
-
-def lost(night: Night) -> None:
-    (night.root / "copy-0" / "orders-0" / f"{0:020d}.index").unlink()
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (truncated, "segment 200 was truncated"),
-        (replaced, "segment 100 has changed"),
-        (removed, "segment 200 is missing in the source"),
-        (recreated, "the topic was created again: its id is AAAAAAAAAAAAAAAAAAAAAg, it was AAAAAAAAAAAAAAAAAAAAAQ"),
-        (being_swapped, "its segments were being replaced"),
-        (rewritten, "the previous copy has changed since it was written: "),
-        (linked, "the previous copy has changed since it was written: "),
-        (extended, "the previous copy has changed since it was written: "),
-        (lost, "the previous copy has changed since it was written: "),
-    ],
-)
-def test_a_log_that_does_not_continue_the_previous_copy_is_copied_in_full(
-    night: Night, change: Callable[[Night], None], reason: str
-) -> None:
-    first, _ = night.copy()
-    change(night)
-    second, reports = night.copy(first)
-    assert (reports["orders"].since, reports["ledger"].since) == ("full", "unchanged")
-    assert reason in reports["orders"].since_reason
-    plain, _ = night.copy(as_of_ms=NOW_MS + 2 * STEP_MS)
-    assert logs(second, "orders") == logs(plain, "orders")
-
-
-def test_a_log_that_was_not_in_the_previous_copy_is_copied_in_full(night: Night) -> None:
-    first, _ = night.copy(logs=request_for(night.source, NOW_MS, {"ledger": COMPACT}).logs)
-    _, reports = night.copy(first)
-    assert reports["orders"].since_reason == "the previous copy does not have this log"
-
-
-def test_a_copy_with_the_last_segment_cleaned_is_continued_only_if_nothing_is_new(night: Night) -> None:
-    first, _ = night.copy(include_active=True)
-    second, reports = night.copy(first, include_active=True)
-    assert {report.since for report in reports.values()} == {"unchanged"}
-    assert all(logs(second, topic) == logs(first, topic) for topic in TOPICS)
-    night.grow("orders", 300)
-    _, reports = night.copy(second, include_active=True)
-    assert (reports["orders"].since, reports["ledger"].since) == ("full", "unchanged")
-    assert reports["orders"].since_reason == "the previous copy has cleaned its last segment (--include-active)"
 
 
 def flip(path: Path, position: int) -> None:
@@ -310,39 +235,6 @@ def test_records_below_the_log_start_that_the_source_still_has_are_no_reason_for
     assert reports["orders"].since == "grown"
 
 
-def retention(night: Night) -> dict[str, Any]:
-    night.config = {**COMPACT, "delete.retention.ms": "1"}
-    return {}
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (retention, "delete.retention.ms is 1, it was 86400000"),
-        (lambda night: {"include_active": True}, "--include-active is True, it was False"),
-        (lambda night: {"kafka_version": "3.0"}, "tombstone_retention is segment mtime, it was delete horizon of the batch"),
-        (lambda night: {"as_of_ms": NOW_MS - 1}, "the previous copy is of a later time, 1700000000000 ms since the epoch"),
-    ],
-)
-def test_a_log_that_would_keep_other_records_is_copied_in_full(
-    night: Night, change: Callable[[Night], dict[str, Any]], reason: str
-) -> None:
-    first, _ = night.copy()
-    manifest = read_finished(str(first))
-    assert manifest is not None
-    edited(first, request={**(manifest.request or {}), "as_of_ms": NOW_MS})
-    _, reports = night.copy(first, **change(night))
-    assert {report.since for report in reports.values()} == {"full"}
-    assert reason in reports["orders"].since_reason
-
-
-def test_settings_that_only_shape_files_are_no_reason_for_a_full_copy(night: Night) -> None:
-    first, _ = night.copy()
-    night.config = {**COMPACT, "file.delete.delay.ms": "1", "internal.segment.bytes": "2000000", "index.interval.bytes": "4"}
-    _, reports = night.copy(first)
-    assert {report.since for report in reports.values()} == {"unchanged"}
-
-
 def test_a_copy_that_does_not_record_its_settings_is_not_continued(night: Night) -> None:
     first, _ = night.copy()
     manifest = read_finished(str(first))
@@ -352,16 +244,22 @@ def test_a_copy_that_does_not_record_its_settings_is_not_continued(night: Night)
     assert reports["orders"].since_reason == "the previous copy does not record the settings that it was made with"
 
 
+def once(matches: Callable[[Operation], bool], change: Callable[[], object]) -> tuple[WatchedFileSystem, list[Operation]]:
+    """Files that change before the first of some operations; has that operation, once it has happened."""
+    begun: list[Operation] = []
+
+    def before(operation: Operation) -> None:
+        if not begun and matches(operation):
+            begun.append(operation)
+            change()
+
+    return WatchedFileSystem(FS, before), begun
+
+
 def test_a_file_of_the_previous_copy_that_changes_after_its_comparison_is_not_taken(night: Night) -> None:
     first, _ = night.copy()
-    begun: list[object] = []
-
-    def change(operation: Operation) -> None:
-        if not begun and operation.name in ("copy", "copy_inside") and operation.path == str(other_segment(first)):
-            flip(other_segment(first), 30)
-            begun.append(operation)
-
-    watched = WatchedFileSystem(FS, change)
+    path = first_segment(first)
+    watched, begun = once(lambda each: each.name in ("copy", "copy_inside") and each.path == str(path), lambda: flip(path, 30))
     report = night.run(night.source, night.root / "copy", watched, since=str(first))
     found = {log.topic: log for log in report.logs}
     assert begun and found["orders"].since == "full"
@@ -383,23 +281,6 @@ def test_recovery_repairs_no_file_of_the_previous_copy(night: Night) -> None:
     assert {name for name in was if was[name] != now[name]} == {f"{200:020d}.index", f"{200:020d}.timeindex"}
 
 
-@pytest.mark.parametrize("grown", [False, True])
-def test_a_log_whose_previous_copy_is_damaged_is_copied_in_full(night: Night, grown: bool) -> None:
-    first, _ = night.copy()
-    if grown:
-        night.grow("orders", 300)
-    # a value in the last batch
-    flip(other_segment(first), other_segment(first).stat().st_size - 3)
-    second, reports = night.copy(first)
-    assert (reports["orders"].since, reports["ledger"].since) == ("full", "unchanged")
-    assert reports["orders"].status is LogStatus.CLEANED
-    problem = f"the previous copy has changed since it was written: orders-0/{0:020d}.log has other contents"
-    assert reports["orders"].since_reason == problem
-    plain, _ = night.copy(as_of_ms=NOW_MS + 2 * STEP_MS)
-    assert logs(second, "orders") == logs(plain, "orders")
-    assert read_offsets(second, "cleaner_offsets") == read_offsets(plain, "cleaner_offsets")
-
-
 def test_the_second_attempt_does_not_see_what_the_first_one_has_deleted(night: Night) -> None:
     night.config = {**COMPACT, "internal.segment.bytes": "800"}
     first, _ = night.copy()
@@ -414,49 +295,27 @@ def test_the_second_attempt_does_not_see_what_the_first_one_has_deleted(night: N
     assert reports["orders"].expired_bytes == expected["orders"].expired_bytes
 
 
-def test_a_first_offset_that_no_checksum_covers_is_found_by_the_recorded_content(night: Night) -> None:
-    first, _ = night.copy()
-    flip(other_segment(first), 7)
-    _, reports = night.copy(first)
-    assert reports["orders"].since == "full"
-
-
 def test_a_previous_copy_that_is_replaced_meanwhile_is_found_out(night: Night) -> None:
     first, _ = night.copy()
     other, _ = night.copy()
-
     target = night.root / "copy-2"
-    begun: list[object] = []
-
-    def swap(operation: Operation) -> None:
-        if not begun and operation.name == "copy" and ".partial" in operation.target:
-            begun.append(shutil.copy2(other / FINISHED, first / FINISHED))
-
+    watched, begun = once(
+        lambda each: each.name == "copy" and ".partial" in each.target,
+        lambda: shutil.copy2(other / FINISHED, first / FINISHED),
+    )
     with pytest.raises(StorageError, match="the previous copy was replaced during this run"):
-        night.run(night.source, target, WatchedFileSystem(FS, swap), since=str(first))
+        night.run(night.source, target, watched, since=str(first))
     assert begun and not target.exists()
-
-
-def test_a_previous_copy_is_not_written(night: Night) -> None:
-    first, _ = night.copy()
-    before = tree(first)
-    night.grow("orders", 300)
-    night.copy(first)
-    assert tree(first) == before
 
 
 def test_a_source_that_changes_while_it_is_copied_fails_its_log(night: Night) -> None:
     first, _ = night.copy()
     night.grow("orders", 300)
-    begun: list[int] = []
-
-    def append(operation: Operation) -> None:
-        if not begun and operation.name == "copy" and f"orders-0/{300:020d}.log" in operation.path:
-            begun.append(1)
-            with Path(operation.path).open("ab") as file:
-                file.write(b"\0")
-
-    report = night.run(night.source, night.root / "copy-1", WatchedFileSystem(FS, append), since=str(first))
+    path = night.source / "orders-0" / f"{300:020d}.log"
+    watched, begun = once(
+        lambda each: each.name == "copy" and each.path == str(path), lambda: path.write_bytes(path.read_bytes() + b"\0")
+    )
+    report = night.run(night.source, night.root / "copy-1", watched, since=str(first))
     found = {log.topic: log for log in report.logs}
     assert begun and found["orders"].since == "full"
     # the second attempt has read it as it is now
@@ -502,17 +361,6 @@ def test_only_new_segments_are_read_from_the_source(night: Night) -> None:
     assert since.read.total() <= 0.08 * full.read.total()
 
 
-def test_logs_that_are_read_by_tasks_are_read_the_same_way(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare, "MANY_SEGMENTS", 1)
-    first, _ = night.copy()
-    night.clean()
-    night.grow("orders", 300, 400)
-    second, reports = night.copy(first)
-    night.clean()
-    same_as_reference(night, second)
-    assert (reports["orders"].since, reports["ledger"].since) == ("grown", "unchanged")
-
-
 def test_a_killed_copy_is_finished_by_the_next_run(night: Night) -> None:
     first, _ = night.copy()
     night.grow("orders", 300)
@@ -553,10 +401,6 @@ def test_an_output_that_cannot_be_continued_is_refused(night: Night) -> None:
     edited(first, sources=None)
     with pytest.raises(UsageError, match="--since: this output does not record what was copied"):
         night.copy(first)
-    (first / FINISHED).unlink()
-    with pytest.raises(UsageError, match=rf"--since: this directory has no {FINISHED}") as caught:
-        night.copy(first)
-    assert caught.value.hint == "make the first copy with --if-done, or with --replace"
 
 
 SEGMENTS = tuple(SourceSegment(base, 10, 1, base, 1) for base in (0, 10, 20))

@@ -1,17 +1,24 @@
-"""How work is divided among tasks."""
+"""How work is divided among tasks, and the limits of a run over the directories of several brokers."""
 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import permutations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compaction.config.resolver import BrokerConfig
 from compaction.passes.tasks import Slice
+from compaction.policies import compare_policies
+from compaction.run.run import smallest_broker
 from compaction.run.sizing import ShardPlaces, core_utilization, max_records_by_log, sizes
 
 FULL = 1000
+SMALL_MAP = BrokerConfig(dedupe_buffer_bytes=1 << 20, load_factor=0.9)
+SLOW = BrokerConfig(dedupe_buffer_bytes=1 << 30, load_factor=0.8, io_max_bytes_per_second=1000.0)
+USUAL = BrokerConfig()
 
 
 def part(log: int, offsets: int, size_bytes: int) -> Slice:
@@ -73,3 +80,20 @@ def test_all_tasks_of_pass_1_read_equal_amounts_of_a_bounded_size(gigabytes: int
     share = sizes([gigabytes << 30], 2, 1 << 27, 0.9).scan_bytes
     assert share * tasks - (gigabytes << 30) in range(tasks)
     assert share <= 4 << 30
+
+
+def test_each_limit_is_the_tightest_of_any_broker() -> None:
+    for brokers in permutations((SMALL_MAP, SLOW, USUAL)):
+        found = smallest_broker(brokers)
+        assert found.dedupe_buffer_bytes == 1 << 20
+        assert found.io_max_bytes_per_second == 1000.0
+        assert found.load_factor == 0.8
+
+
+def test_one_broker_sets_all_limits_and_none_means_kafkas_defaults() -> None:
+    assert smallest_broker([SLOW]) == SLOW
+    assert smallest_broker([]) == BrokerConfig()
+
+
+def test_comparisons_use_the_same_limits() -> None:
+    assert vars(compare_policies)["smallest_broker"] is smallest_broker

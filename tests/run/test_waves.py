@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from functools import cache
 
 import pytest
@@ -16,8 +17,8 @@ from compaction.run import waves
 from compaction.run_report import RunReport
 from compaction.screen.amounts import size
 from compaction.screen.steps import STEPS, WAVE, WaveProgress
-from tests.disk import Operation, Stopped
-from tests.run.small_disk import SmallDisk, cleaned_logs, files_of, topics, used_bytes
+from tests.disk import Operation
+from tests.run.small_disk import SmallDisk, after_a_stop, cleaned_logs, files_of, topics, used_bytes
 
 LOGS = 12
 #: the outputs of all logs take three times this share
@@ -50,15 +51,49 @@ def test_one_call_cleans_logs_whose_outputs_take_three_times_the_free_space() ->
     assert files_of(disk.disk, [DELETED]) == undisturbed(60)
 
 
-def test_a_wave_begins_once_the_delay_of_earlier_ones_has_passed() -> None:
+def test_waves_follow_each_other_once_the_delay_has_passed() -> None:
     disk = SmallDisk.with_free_share(LOGS, FREE)
-    report = disk.run(LOGS)
+    done, so_far = list[int](), list[RunReport]()
+
+    def look(operation: Operation) -> None:
+        if operation.name == "create" and ".log.clean" in operation.path:
+            done.append(len(cleaned_logs(disk.disk)))
+
+    report = disk.run(LOGS, look, on_wave=so_far.append)
     assert len(report.waves) > 4
+    # each is in place before the next one begins
+    assert sorted(set(done)) == [sum(wave.logs for wave in report.waves[:number]) for number in range(len(report.waves))]
     assert disk.clock.slept and set(disk.clock.slept) == {60.0}
-    # those of the last wave remain, as after a run with one
+    # segments of the last wave remain, as after a run with one
     assert sum(log.deleted_bytes > 0 for log in report.logs) == report.waves[-1].logs
     assert [wave.bytes_freed > 0 for wave in report.waves] == [True] * (len(report.waves) - 1) + [False]
     assert any(path.endswith(DELETED) for path in disk.disk.paths())
+    # as long as a log fits, nothing is measured
+    assert not any("measure" in job for job in disk.jobs)
+    assert len(disk.jobs) == 2 * len(report.waves)
+    assert [len(partial.waves) for partial in so_far] == list(range(1, len(report.waves) + 1))
+    for partial in so_far:
+        assert len(partial.logs) == LOGS - partial.remaining_logs == sum(wave.logs for wave in partial.waves)
+        assert (partial.run_id, all_cleaned(partial)) == (report.run_id, True)
+    assert (so_far[-1].remaining_logs, report.remaining_logs) == (0, 0)
+    (line,) = (line.text for line in report.lines() if "wave" in line.text)
+    assert line.startswith(f"{len(report.waves)} waves, one after the other: ")
+
+
+def test_a_run_with_one_wave_has_one_job_for_each_pass_and_does_not_speak_of_waves(caplog: pytest.LogCaptureFixture) -> None:
+    disk, so_far = SmallDisk.with_free_share(LOGS, MUCH), list[RunReport]()
+    before = files_of(disk.disk)
+    dry = disk.run(LOGS, release_early=True, dry_run=True)
+    assert files_of(disk.disk) == before
+    disk.jobs.clear()
+    with caplog.at_level(logging.INFO, STEPS.name):
+        report = disk.run(LOGS, release_early=True, on_wave=so_far.append)
+    assert [job.split(":")[0] for job in disk.jobs] == ["pass 1", "pass 2"]
+    assert "write" in disk.jobs[1]
+    assert [log.deleted_bytes for log in dry.logs] == [log.deleted_bytes for log in report.logs] == [0] * LOGS
+    assert not any(path.endswith(DELETED) for path in disk.disk.paths())
+    assert (so_far, len(report.waves)) == ([], 1)
+    assert not any("wave" in text for text in (*caplog.messages, *(line.text for line in report.lines())))
 
 
 def test_replaced_segments_are_released_early_on_request() -> None:
@@ -74,63 +109,13 @@ def test_replaced_segments_are_released_early_on_request() -> None:
     assert files_of(disk.disk) == undisturbed()
 
 
-def test_a_run_with_one_wave_releases_early_too() -> None:
-    disk = SmallDisk.with_free_share(2, MUCH)
-    assert len(disk.run(2, release_early=True).waves) == 1
-    assert not any(path.endswith(DELETED) for path in disk.disk.paths())
-
-
-def test_a_dry_run_has_the_figures_of_the_run_and_removes_nothing() -> None:
-    disk = SmallDisk.with_free_share(2, MUCH)
-    before = files_of(disk.disk)
-    dry = disk.run(2, release_early=True, dry_run=True)
-    assert files_of(disk.disk) == before
-    real = disk.run(2, release_early=True)
-    assert [log.deleted_bytes for log in dry.logs] == [log.deleted_bytes for log in real.logs] == [0, 0]
-
-
-def test_each_wave_is_in_place_before_the_next_one_begins() -> None:
-    disk = SmallDisk.with_free_share(LOGS, FREE)
-    done: list[int] = []
-
-    def look(operation: Operation) -> None:
-        if operation.name == "create" and ".log.clean" in operation.path:
-            done.append(len(cleaned_logs(disk.disk)))
-
-    report = disk.run(LOGS, look)
-    ends = [sum(wave.logs for wave in report.waves[:number]) for number in range(len(report.waves))]
-    assert sorted(set(done)) == ends
-
-
-def test_one_wave_has_one_job_for_each_pass_and_measures_nothing() -> None:
-    disk = SmallDisk.with_free_share(LOGS, MUCH)
-    disk.run(LOGS)
-    assert [job.split(":")[0] for job in disk.jobs] == ["pass 1", "pass 2"]
-    assert "write" in disk.jobs[1]
-
-
-def test_waves_measure_nothing_as_long_as_a_log_fits() -> None:
-    disk = SmallDisk.with_free_share(LOGS, FREE)
-    report = disk.run(LOGS)
-    assert not any("measure" in job for job in disk.jobs)
-    assert len(disk.jobs) == 2 * len(report.waves)
-
-
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.45, 0.7, 0.98])
 @pytest.mark.parametrize(("early", "power"), [(False, False), (True, False), (True, True)])
 def test_after_a_kill_or_a_power_loss_the_next_run_does_the_rest(share: float, early: bool, power: bool) -> None:
-    operations: list[Operation] = []
-    SmallDisk.with_free_share(LOGS, FREE).run(LOGS, operations.append, release_early=early)
-    killed = SmallDisk.with_free_share(LOGS, FREE)
-    last = int(share * len(operations))
+    def run(disk: SmallDisk, before: Callable[[Operation], None]) -> None:
+        disk.run(LOGS, before, release_early=early)
 
-    def kill(operation: Operation) -> None:
-        if operation.number >= last:
-            raise Stopped
-
-    with pytest.raises(Stopped):
-        killed.run(LOGS, kill, release_early=early)
-    after = SmallDisk(killed.disk.after_power_loss(last) if power else killed.disk.after_kill(), killed.size_bytes)
+    after = after_a_stop(lambda: SmallDisk.with_free_share(LOGS, FREE), run, share, power=power)
     done = cleaned_logs(after.disk)
     report = after.run(LOGS, release_early=early)
     assert report.exit_code == 0
@@ -242,30 +227,3 @@ def test_each_wave_begins_with_the_progress_of_the_run(
     ]
     amounts = f"{size(2 * log_bytes)} of {size(6 * log_bytes)} done, {rate} B/s"
     assert f"wave 2 of about 3, {amounts}, about 2 min 0 s left" in caplog.messages
-
-
-def test_a_run_with_one_wave_does_not_speak_of_waves(caplog: pytest.LogCaptureFixture) -> None:
-    reports: list[RunReport] = []
-    with caplog.at_level(logging.INFO, STEPS.name):
-        SmallDisk.with_free_share(2, MUCH).run(2, on_wave=reports.append)
-    assert (reports, any("wave" in message for message in caplog.messages)) == ([], False)
-
-
-def test_the_report_so_far_has_the_logs_and_waves_that_are_done() -> None:
-    disk = SmallDisk.with_free_share(LOGS, FREE)
-    so_far: list[RunReport] = []
-    report = disk.run(LOGS, on_wave=so_far.append)
-    assert [len(partial.waves) for partial in so_far] == list(range(1, len(report.waves) + 1))
-    for partial in so_far:
-        assert len(partial.logs) == LOGS - partial.remaining_logs == sum(wave.logs for wave in partial.waves)
-        assert (partial.run_id, all_cleaned(partial)) == (report.run_id, True)
-    assert (so_far[-1].remaining_logs, report.remaining_logs) == (0, 0)
-
-
-def test_several_waves_are_one_line_of_the_summary() -> None:
-    disk = SmallDisk.with_free_share(LOGS, FREE)
-    report = disk.run(LOGS)
-    (line,) = (line.text for line in report.lines() if "wave" in line.text)
-    assert line.startswith(f"{len(report.waves)} waves, one after the other: ")
-    one = SmallDisk.with_free_share(2, MUCH).run(2)
-    assert not any("wave" in line.text for line in one.lines())

@@ -13,8 +13,8 @@ import pytest
 from compaction.errors import UnforeseenError
 from tests.conformance import fuzz
 from tests.conformance.growing_logs import GrowingLogs
-from tests.crash import kill, kill_driver, snapshots
-from tests.damage import targets
+from tests.crash import kill, snapshots
+from tests.damage import fuzz as damage
 from tests.files.layouts import exchanged_uploads
 from tests.policies import evenings
 from tests.scenarios.language import Scenario, parse, sections
@@ -49,15 +49,20 @@ def reads_badly(data: bytes) -> None:
         raise UnforeseenError("a record is lost")
 
 
-def differing(_: Any, root: Path, found: Mapping[str, Scenario], *rest: Any, **options: Any) -> fuzz.Tally:
+class Differing:
     """Logs of more than one round differ."""
-    bad = {name: ["a record is lost"] for name, each in found.items() if len(each.rounds) > 1}
-    return fuzz.Tally(len(found), failed=bad)
+
+    def __init__(self, *_: Any) -> None:
+        self.failed: dict[str, list[str]] = {}
+
+    def run(self, root: Path, found: Mapping[str, Scenario]) -> Differing:
+        self.failed = {name: ["a record is lost"] for name, each in found.items() if len(each.rounds) > 1}
+        return self
 
 
 def plant_in_fuzzer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fuzz, "shared_gateway", lambda version="4.4.0": SimpleNamespace(version=version, release=(4, 4)))
-    patch.setattr(fuzz, "run_scenarios", differing)
+    patch.setattr(fuzz, "Compared", Differing)
     patch.setattr(fuzz, "on_spark", lambda *_: None)
     patch.setattr(searches, "LOGS", 2)
 
@@ -87,12 +92,12 @@ PLANTED: Mapping[str, Plant] = {
     "simulation": lambda patch: patch.setattr(simulation.World, "play", play_badly),
     "lying storage": lambda patch: patch.setattr(lying_storage, "run_with_lie", lie_unnoticed),
     "error loop": lambda patch: patch.setattr(error_loop.Search, "look", lambda *_: ["a record is lost"]),
-    "damage": lambda patch: patch.setattr(targets, "walk", reads_badly),
+    "damage": lambda patch: patch.setattr(damage, "walk", reads_badly),
     "threads": lambda patch: patch.setattr(threads, "differences", lambda *_: ["a record is lost"]),
     "repeated tasks": lambda patch: patch.setattr(searches, "problems_of", lambda _: ["a record is lost"]),
-    "killed drivers": lambda patch: patch.setattr(kill_driver, "run_kills", lost),
+    "killed drivers": lambda patch: patch.setattr(kill, "kill_chains", lost),
     "snapshots": lambda patch: patch.setattr(snapshots, "check_snapshots", lost),
-    "kills": lambda patch: patch.setattr(kill, "run", lost),
+    "kills": lambda patch: patch.setattr(kill, "kill_chains", lost),
     "dumps": prints_badly,
     "query sequences": answers_badly,
     "incremental copies": copies_badly,

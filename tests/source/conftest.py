@@ -7,9 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.golden import unpack_sample
-from tests.kafka.fixtures import gateway
-
-__all__ = ["gateway"]
 
 
 @pytest.fixture(scope="module")

@@ -1,1 +1,1 @@
-"""Trust in a run: disk faults, failing operations, other runs, brokers and hostile users at the same time."""
+"""Trust in a run: disk faults, failing operations, other runs and brokers at the same time."""

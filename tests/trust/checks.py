@@ -38,44 +38,38 @@ def undisturbed(kind: Kind) -> Undisturbed:
     return Undisturbed(start, tree(disk), before, {topic: served(changed, log_path(topic)) for topic in kind.topics})
 
 
-def tree(disk: FaultyFileSystem, under: str = "/", *, deleted: bool = True) -> Tree:
-    """All files below a directory: path -> bytes.
+def tree(disk: FaultyFileSystem, *, deleted: bool = True) -> Tree:
+    """All files: path -> bytes.
 
     :param deleted: include ``.deleted`` files
     """
-    prefix = under.rstrip("/") + "/"
     # a claim that could not be removed is not part of any log, and the next run takes it over; a lock file has no content
-    paths = (path for path in disk.paths() if path.startswith(prefix) and "/.compaction-run." not in path)
-    paths = (path for path in paths if not path.endswith(f"/{LOCK}"))
+    paths = (path for path in disk.paths() if "/.compaction-run." not in path and not path.endswith(f"/{LOCK}"))
     return {path: disk.read_bytes(path) for path in paths if deleted or not path.endswith(DELETED)}
+
+
+def below(files: Tree, *directories: str) -> Tree:
+    """The files below some directories."""
+    return {path: data for path, data in files.items() if path.startswith(tuple(f"{each}/" for each in directories))}
 
 
 def after_run(kind: Kind, ended: Ended, disk: FaultyFileSystem) -> Iterator[str]:
     """Check the state that a run has left after success or failure."""
-    wanted, found = undisturbed(kind), tree(disk)
-    if kind.dry_run and found != wanted.start:
-        yield f"a dry run has changed {difference(wanted.start, found)}"
-    if kind.output_dir is not None and tree(disk, LOG_DIR) != {p: d for p, d in wanted.start.items() if p.startswith(LOG_DIR)}:
+    start, end, found = undisturbed(kind).start, undisturbed(kind).end, tree(disk)
+    if kind.dry_run and (changed := difference(start, found)):
+        yield f"a dry run has changed {changed}"
+    if kind.output_dir is not None and below(start, LOG_DIR) != below(found, LOG_DIR):
         yield "a run to another place has changed its source"
-    end = wanted.end
     if kind.releases_early:
         # a file that cannot be removed early remains until the next run
         end, found = (_without_deleted(files) for files in (end, found))
-    if ended.code == 0 and found != end:
-        yield f"exit code 0, but {difference(end, found)}"
+    if ended.code == 0 and (other := difference(end, found)):
+        yield f"exit code 0, but {other}"
     for topic, status in ended.statuses.items():
-        if status != "failed" and not kind.dry_run:
-            yield from _log_is_done(kind, topic, disk)
-
-
-def _log_is_done(kind: Kind, topic: str, disk: FaultyFileSystem) -> Iterator[str]:
-    path = log_path(topic, kind.output_dir or LOG_DIR)
-    wanted = {name: data for name, data in undisturbed(kind).end.items() if name.startswith(path + "/")}
-    found = tree(disk, path)
-    if kind.releases_early:
-        wanted, found = (_without_deleted(files) for files in (wanted, found))
-    if found != wanted:
-        yield f"{topic} is reported as done, but {difference(wanted, found)}"
+        path = log_path(topic, kind.output_dir or LOG_DIR)
+        other = difference(below(end, path), below(found, path))
+        if other and status != "failed" and not kind.dry_run:
+            yield f"{topic} is reported as done, but {other}"
 
 
 def _without_deleted(files: Tree) -> dict[str, bytes]:
@@ -107,7 +101,7 @@ def after_next_run(kind: Kind, disk: FaultyFileSystem) -> Iterator[str]:
     ended = kind.run(disk)
     wanted = _without_deleted(undisturbed(kind).end)
     found = tree(disk, deleted=False)
-    if ended.code == 2 and kind.output_dir is not None and tree(disk, OUTPUT_DIR):
+    if ended.code == 2 and kind.output_dir is not None and below(found, OUTPUT_DIR):
         # the earlier run did publish, and failed after that
         wanted = {path: data for path, data in wanted.items() if not path.startswith(OUTPUT_DIR)}
         found = {path: data for path, data in found.items() if not path.startswith(OUTPUT_DIR)}
@@ -123,8 +117,8 @@ def after_next_run(kind: Kind, disk: FaultyFileSystem) -> Iterator[str]:
         yield f"after the next run, {left} are left"
 
 
-def difference(wanted: Tree, found: Tree) -> str:
-    """The files in which two trees differ."""
+def difference(wanted: Mapping[str, object], found: Mapping[str, object]) -> str:
+    """The files in which two trees differ; empty if they are equal."""
     missing, new = sorted(wanted.keys() - found.keys()), sorted(found.keys() - wanted.keys())
     other = sorted(path for path in wanted.keys() & found.keys() if wanted[path] != found[path])
     parts = [("missing", missing), ("new", new), ("other bytes", other)]

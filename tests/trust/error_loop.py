@@ -31,31 +31,17 @@ T = TypeVar("T")
 
 
 class Mode(enum.Enum):
-    """How operations fail: a single one, or all operations after it, too."""
+    """How operations fail: a text, the ``errno``, the operations (``None`` for all), and whether all later ones fail, too."""
 
-    ONCE = "one operation fails with EIO"
-    ONCE_FULL = "one operation fails with ENOSPC"
-    LATE = "one operation is carried out, and fails with EIO"
-    DEAD = "from one operation on all fail with EIO"
-    READ_ONLY = "from one operation on all that change something fail with EROFS"
-    FULL = "from one operation on all that take space fail with ENOSPC"
+    ONCE = "one operation fails with EIO", errno.EIO, None, False
+    ONCE_FULL = "one operation fails with ENOSPC", errno.ENOSPC, GROWS, False
+    LATE = "one operation is carried out, and fails with EIO", errno.EIO, CHANGES, False
+    DEAD = "from one operation on all fail with EIO", errno.EIO, None, True
+    READ_ONLY = "from one operation on all that change something fail with EROFS", errno.EROFS, CHANGES, True
+    FULL = "from one operation on all that take space fail with ENOSPC", errno.ENOSPC, GROWS, True
 
-    @property
-    def names(self) -> frozenset[str] | None:
-        """The operations that fail; ``None`` for all."""
-        if self in (Mode.ONCE_FULL, Mode.FULL):
-            return GROWS
-        return CHANGES if self in (Mode.LATE, Mode.READ_ONLY) else None
-
-    @property
-    def error(self) -> int:
-        """The ``errno``."""
-        return {Mode.ONCE_FULL: errno.ENOSPC, Mode.FULL: errno.ENOSPC, Mode.READ_ONLY: errno.EROFS}.get(self, errno.EIO)
-
-    @property
-    def lasts(self) -> bool:
-        """Whether later operations fail too."""
-        return self in (Mode.DEAD, Mode.READ_ONLY, Mode.FULL)
+    def __init__(self, text: str, error: int, names: frozenset[str] | None, lasts: bool) -> None:
+        self.text, self.error, self.names, self.lasts = text, error, names, lasts
 
 
 class Fault(NamedTuple):
@@ -72,7 +58,7 @@ class Fault(NamedTuple):
         return self.mode.names is None or operation.name in self.mode.names
 
     def __str__(self) -> str:
-        return f"{self.mode.value} ({self.at}" + (f", killed at {self.stop_at})" if self.stop_at is not None else ")")
+        return f"{self.mode.text} ({self.at}" + (f", killed at {self.stop_at})" if self.stop_at is not None else ")")
 
 
 class FailingFileSystem(WatchedFileSystem):
@@ -109,19 +95,6 @@ class FailingFileSystem(WatchedFileSystem):
             file.data = file.data[: before + (len(file.data) - before) // 2]
 
 
-class Finding(NamedTuple):
-    """A violation, and how to reproduce it."""
-
-    kind: str
-    fault: Fault
-    operation: str
-    state: str
-    problem: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.fault} {self.operation}: {self.state}: {self.problem}"
-
-
 @cache
 def faults(kind: Kind) -> list[Fault]:
     """Every fault of every operation of a run."""
@@ -142,21 +115,21 @@ class Search:
         self.ends: Counter[str] = Counter()
         self._seen: set[frozenset[tuple[str, str, bytes]]] = set()
 
-    def look(self, fault: Fault) -> Iterator[Finding]:
-        """Try one fault, then the same fault with a kill after it."""
+    def look(self, fault: Fault) -> Iterator[str]:
+        """Try one fault, then the same fault with a kill after it; the violations, and how to reproduce them."""
         operations, disk, ended = self._run(fault)
-        at = str(operations[fault.at]) if fault.at < len(operations) else "-"
+        tried = f"{self.kind.name}: {fault} {operations[fault.at] if fault.at < len(operations) else '-'}"
         self.ends[f"exit code {ended.code}" if ended is not None else "killed"] += 1
         states = list(self._states(fault, disk))
         if ended is not None:
             for problem in (*([ended.reason] if ended.code < 0 else []), *after_run(self.kind, ended, disk)):
-                yield Finding(self.kind.name, fault, at, f"ended with {ended.code} ({ended.reason})", problem)
+                yield f"{tried}: ended with {ended.code} ({ended.reason}): {problem}"
         if fault.stop_at is None and len(operations) > fault.at + 1:
             killed = fault._replace(stop_at=random.Random(fault.at).randrange(fault.at + 1, len(operations)))
             states += self._states(killed, self._run(killed)[1])
         for name, state in states:
             for problem in (*after_broker(self.kind, state.clone()), *after_next_run(self.kind, state)):
-                yield Finding(self.kind.name, fault, at, name, problem)
+                yield f"{tried}: {name}: {problem}"
 
     def states_after(self, fault: Fault) -> list[tuple[str, FaultyFileSystem]]:
         """The states that the next process may find after one fault."""
@@ -193,7 +166,7 @@ def _search(kind: Kind) -> Search:
 def look(case: tuple[Kind, Fault]) -> list[str]:
     """The violations by one fault in a kind of run. States that this process has checked are not checked again."""
     kind, fault = case
-    return [str(finding) for finding in _search(kind).look(fault)]
+    return list(_search(kind).look(fault))
 
 
 def sample(every: list[Fault], count: int) -> list[Fault]:

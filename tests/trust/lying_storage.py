@@ -27,6 +27,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple, TypeVar
@@ -39,7 +40,7 @@ from compaction.names import DELETED, LEADER_EPOCHS, LOG, META_PROPERTIES
 from compaction.output.journal import JOURNAL
 from tests.disk import FaultyFileSystem, Operation, WatchedFileSystem
 from tests.log.broker_model import start_broker
-from tests.trust.checks import Tree, difference, tree, undisturbed
+from tests.trust.checks import Tree, below, difference, tree, undisturbed
 from tests.trust.scenes import KINDS, LOG_DIR, Ended, Kind, log_path, operations
 
 T = TypeVar("T")
@@ -49,28 +50,22 @@ _SYNCS = frozenset(("fsync", "close", "fsync_dir"))
 
 
 class Lie(enum.Enum):
-    """A fault of the disk."""
+    """A fault of the disk: a text, and the operations in which it occurs; ``None``: between any two."""
 
-    FLIPPED_READ = "a read has a flipped bit"
-    SHORT_READ = "a read is cut short"
-    STALE_READ = "a read returns older content"
-    FLIPPED_WRITE = "a write stores a flipped bit"
-    SHORT_WRITE = "a write stores only a part"
-    LOST_SYNC = "a flush does nothing, then the power fails"
-    FLIPPED_BIT = "a bit of a file flips"
-    ZEROED = "a file is zeroed"
-    CUT = "a file is truncated"
-    REMOVED = "a file vanishes"
-    EXCHANGED = "two files are exchanged"
+    FLIPPED_READ = "a read has a flipped bit", _READS
+    SHORT_READ = "a read is cut short", _READS
+    STALE_READ = "a read returns older content", _READS
+    FLIPPED_WRITE = "a write stores a flipped bit", _WRITES
+    SHORT_WRITE = "a write stores only a part", _WRITES
+    LOST_SYNC = "a flush does nothing, then the power fails", _SYNCS
+    FLIPPED_BIT = "a bit of a file flips", None
+    ZEROED = "a file is zeroed", None
+    CUT = "a file is truncated", None
+    REMOVED = "a file vanishes", None
+    EXCHANGED = "two files are exchanged", None
 
-    @property
-    def names(self) -> frozenset[str] | None:
-        """The operations in which it occurs; ``None``: between any two."""
-        if self in (Lie.FLIPPED_READ, Lie.SHORT_READ, Lie.STALE_READ):
-            return _READS
-        if self in (Lie.FLIPPED_WRITE, Lie.SHORT_WRITE):
-            return _WRITES
-        return _SYNCS if self is Lie.LOST_SYNC else None
+    def __init__(self, text: str, names: frozenset[str] | None) -> None:
+        self.text, self.names = text, names
 
 
 class Outcome(enum.Enum):
@@ -126,7 +121,8 @@ class LyingFileSystem(WatchedFileSystem):
         if operation.name in _WRITES:
             return self._write_badly(operation, action)
         result = action()
-        return self._read_badly(operation, result) if isinstance(result, bytes) else result  # type: ignore[return-value]
+        changed = self._changed_read(operation, result, None) if isinstance(result, bytes) else None
+        return result if changed is None else changed  # type: ignore[return-value]
 
     def pread(self, path: str, source: File, view: memoryview, position: int) -> int:
         injected = self._injected
@@ -140,10 +136,6 @@ class LyingFileSystem(WatchedFileSystem):
             return n
         view[: len(changed)] = changed
         return len(changed)
-
-    def _read_badly(self, operation: Operation, data: bytes) -> bytes:
-        changed = self._changed_read(operation, data, None)
-        return data if changed is None else changed
 
     def _changed_read(self, operation: Operation, data: bytes, position: int | None) -> bytes | None:
         """The bytes to return for a read; ``None`` if the lie does not apply."""
@@ -266,7 +258,7 @@ class Result(NamedTuple):
     problem: str = ""
 
     def __str__(self) -> str:
-        return f"seed {self.seed}: {self.kind.name}: {self.lie.value}: {self.harm}: {self.outcome.value} {self.problem}"
+        return f"seed {self.seed}: {self.kind.name}: {self.lie.text}: {self.harm}: {self.outcome.value} {self.problem}"
 
 
 def draw(seed: int) -> tuple[Kind, Lie, int]:
@@ -301,8 +293,7 @@ def _judge(kind: Kind, ended: Ended, disk: FaultyFileSystem, fs: LyingFileSystem
     harm, found = fs.harm, tree(disk, deleted=False)
     wanted: Tree = {path: data for path, data in undisturbed(kind).end.items() if not path.endswith(DELETED)}
     if ended.code != 0:
-        done = [log_path(topic, kind.output_dir or LOG_DIR) + "/" for topic, how in ended.statuses.items() if how != "failed"]
-        wanted, found = _below(wanted, done), _below(found, done)
+        wanted, found = (below(files, *_done(kind, ended)) for files in (wanted, found))
     if found == wanted:
         return (Outcome.NOTICED if ended.code else Outcome.HARMLESS), ""
     harmed = {path for path in wanted.keys() | found.keys() if _is_harmed(path, disk, harm)}
@@ -327,8 +318,9 @@ def _left_alone(kind: Kind) -> frozenset[str]:
     return frozenset(path for path in disk.paths() if numbers.get(path) == disk.inode(path).number)
 
 
-def _below(files: Tree, directories: list[str]) -> Tree:
-    return {path: data for path, data in files.items() if path.startswith(tuple(directories))} if directories else {}
+def _done(kind: Kind, ended: Ended) -> list[str]:
+    """The logs that are reported as cleaned."""
+    return [log_path(topic, kind.output_dir or LOG_DIR) for topic, status in ended.statuses.items() if status != "failed"]
 
 
 def _is_harmed(path: str, disk: FaultyFileSystem, harm: Harm) -> bool:
@@ -352,12 +344,10 @@ def _is_as_if(kind: Kind, ended: Ended, found: Tree, harm: Harm) -> bool:
     for path in harm.looked:
         _put(disk, path, harm.always[path])
     always = kind.run(disk)
-    same = {name: status for name, status in ended.statuses.items() if status != "failed"}
     if ended.code == 0 and always.code != 0:
         return False
     other = tree(disk, deleted=False)
-    done = [log_path(topic, kind.output_dir or LOG_DIR) + "/" for topic in same]
-    other = other if ended.code == 0 else _below(other, done)
+    other = other if ended.code == 0 else below(other, *_done(kind, ended))
     names = (other.keys() | found.keys()) - harm.always.keys()
     return all(other.get(name) == found.get(name) for name in names)
 
@@ -371,15 +361,15 @@ def _lost(kind: Kind, disk: FaultyFileSystem, fs: LyingFileSystem, outcome: Outc
     kind.run(again)
     for topic in kind.topics:
         path = log_path(topic)
-        alive = _records(again, path)
+        alive = _records_of(again, path)
         if wanted[topic].items() <= alive.items():
             continue
         try:
             start_broker(broker, path)
         except (FormatError, StorageError, ValueError) as error:
             return f"{topic}: the next run has lost {_missing(wanted[topic], alive)}; a broker finds {error}"
-        served = _records(broker, path)
-        only = {offset for _, data in fs.harm.before.values() for offset in _offsets(data)}
+        served = _records_of(broker, path)
+        only = _records(*(data for _, data in fs.harm.before.values()))
         lost = [offset for offset in _missing(wanted[topic], served) if offset not in only]
         if lost and not (fs.lie is Lie.LOST_SYNC and outcome is Outcome.HARMLESS):
             return f"{topic}: {lost} are lost to the next run and to a broker"
@@ -390,27 +380,18 @@ def _missing(wanted: Mapping[int, bytes | None], found: Mapping[int, bytes | Non
     return sorted(offset for offset, value in wanted.items() if found.get(offset, b"none") != value)
 
 
-def _records(disk: FaultyFileSystem, path: str) -> dict[int, bytes | None]:
+def _records(*segments: bytes) -> dict[int, bytes | None]:
     """The records that a consumer reads, up to the first damage of each segment."""
     found: dict[int, bytes | None] = {}
-    for name in disk.listdir(path):
-        if base_name(name).endswith(LOG):
-            found.update(_records_of(disk.read_bytes(f"{path}/{name}")))
+    for data in segments:
+        with suppress(FormatError, ValueError):
+            for batch in iter_batches(data, torn_tail=True):
+                found.update({record.offset: record.value for record in batch.records()})
     return found
 
 
-def _records_of(data: bytes) -> dict[int, bytes | None]:
-    found: dict[int, bytes | None] = {}
-    try:
-        for batch in iter_batches(data, torn_tail=True):
-            found.update({record.offset: record.value for record in batch.records()})
-    except (FormatError, ValueError):
-        return found
-    return found
-
-
-def _offsets(data: bytes) -> set[int]:
-    return set(_records_of(data))
+def _records_of(disk: FaultyFileSystem, path: str) -> dict[int, bytes | None]:
+    return _records(*(disk.read_bytes(f"{path}/{name}") for name in disk.listdir(path) if name.endswith(LOG)))
 
 
 def _put(disk: FaultyFileSystem, path: str, data: bytes | None) -> None:
@@ -439,7 +420,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(result, flush=True)
     print(f"{'':45}" + "".join(f"{outcome.value:>29}" for outcome in Outcome))
     for lie in Lie:
-        print(f"{lie.value:45}" + "".join(f"{counts[lie, outcome]:29}" for outcome in Outcome))
+        print(f"{lie.text:45}" + "".join(f"{counts[lie, outcome]:29}" for outcome in Outcome))
     violations = sum(count for (_, outcome), count in counts.items() if outcome is Outcome.VIOLATION)
     print(f"{options.runs} runs, {violations} violations")
     return 1 if violations else 0

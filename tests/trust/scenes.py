@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from compaction.config.request import CompactionRequest
 from compaction.errors import CompactionError, UsageError
 from compaction.files.filesystem import DiskFileSystem, join
 from compaction.files.local import FreeSpace
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.log.access import Identity
-from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, LogLocation, TopicPartition
+from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, TopicPartition
 from compaction.rules.log_view import AbortedTxn
 from compaction.run import destination, waves
 from compaction.run.compact import clean_logs
@@ -31,7 +31,7 @@ from compaction.run.sizing import Sizes
 from compaction.run_report import RunReport
 from tests.disk import FaultyFileSystem, Operation, Stopped, WatchedFileSystem
 from tests.kafka.encode import Batch, Record
-from tests.local_job import KAFKA, TopicConfigs, logs_in, resolver_of
+from tests.local_job import TopicConfigs, request_for
 from tests.local_passes import LocalPasses
 from tests.log.logs import NOW_MS, Built, build, marker, put_snapshot
 
@@ -180,10 +180,6 @@ def log_path(topic: str, log_dir: str = LOG_DIR) -> str:
     return join(log_dir, f"{topic}-0")
 
 
-def location(topic: str, log_dir: str = LOG_DIR) -> LogLocation:
-    return LogLocation(TopicPartition(topic, 0), log_dir, log_path(topic, log_dir))
-
-
 class Kind(NamedTuple):
     """A kind of run: its logs and arguments; ``half_done`` is the point at which an earlier run was killed.
     ``in_waves``: each log is cleaned by itself. ``in_portions``: each log is cleaned one group after the other."""
@@ -208,17 +204,19 @@ class Kind(NamedTuple):
 
     def run(self, fs: DiskFileSystem) -> Ended:
         """Run over the logs sequentially; an exception ends the run."""
-        request = CompactionRequest(
-            *logs_in(LOG_DIR, self.topics, _start(self)),
-            as_of_ms=NOW_MS,
-            resolver=resolver_of({topic: TOPICS[topic] for topic in self.topics}),
-            dry_run=self.dry_run,
-            output_dir=self.output_dir,
-            release_early=self.releases_early,
-            allow_keyless=True,
-            kafka_version=KAFKA,
-        )
-        with _in_order(), of_a_process_that_is_over(), _with_most_segments(1 if self.in_waves else 1000), _with_space(self):
+        topics = {topic: TOPICS[topic] for topic in self.topics}
+        request = request_for(Path(LOG_DIR), NOW_MS, topics, dry_run=self.dry_run, fs=_start(self))
+        request = replace(request, output_dir=self.output_dir, release_early=self.releases_early)
+        # enough free space for any run, or for one group of a log
+        space = FreeSpace(1, GROUP_BYTES if self.in_portions else 1 << 40, 0)
+        with (
+            of_a_process_that_is_over(),
+            # the order of operations is always the same
+            patch.object(destination, "LOG_CONCURRENCY", 1),
+            # waves of at most this number of segments, but of one log
+            patch.object(waves, "_MOST_SEGMENTS", 1 if self.in_waves else 1000),
+            patch.object(waves, "free_space", lambda directory: space),
+        ):
             try:
                 if self.expires:
                     return Ended.of(delete_old_segments(LocalPasses, request, Environment(fs)))
@@ -288,28 +286,6 @@ def _start(kind: Kind) -> FaultyFileSystem:
             else:
                 raise AssertionError(f"{topic} was not stopped")
     return disk.after_kill()
-
-
-@contextmanager
-def _in_order() -> Iterator[None]:
-    """Process logs sequentially: the order of operations is always the same."""
-    with patch.object(destination, "LOG_CONCURRENCY", 1):
-        yield
-
-
-@contextmanager
-def _with_most_segments(count: int) -> Iterator[None]:
-    """Waves of at most this number of segments, but of one log."""
-    with patch.object(waves, "_MOST_SEGMENTS", count):
-        yield
-
-
-@contextmanager
-def _with_space(kind: Kind) -> Iterator[None]:
-    """Enough free space for any run, or for one group of a log."""
-    free_bytes = GROUP_BYTES if kind.in_portions else 1 << 40
-    with patch.object(waves, "free_space", lambda directory: FreeSpace(1, free_bytes, 0)):
-        yield
 
 
 _identity = Identity.of_this_process

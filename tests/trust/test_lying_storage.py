@@ -11,6 +11,8 @@ from tests.side_by_side import in_processes
 from tests.trust.lying_storage import Lie, Outcome, run_seed, run_with_lie
 from tests.trust.scenes import Kind, kind_of, operations
 
+VALID = {*Outcome} - {Outcome.VIOLATION}
+
 
 def violations(seeds: range) -> list[str]:
     return [str(result) for result in map(run_seed, seeds) if result.outcome is Outcome.VIOLATION]
@@ -27,47 +29,45 @@ def test_none_of_many_disk_faults_ends_in_exit_code_0_and_other_bytes() -> None:
     assert [str(result) for result in found if result.outcome is Outcome.VIOLATION] == []
 
 
-def test_every_corrupted_write_is_detected() -> None:
-    """The log is not replaced."""
-    kind = kind_of("compact in place")
-    writes = [each for each in operations(kind) if each.name == "append"]
-    found = [run_with_lie(kind, Lie.FLIPPED_WRITE, each.number, each.number) for each in writes]
-    assert {result.outcome for result in found} == {Outcome.NOTICED}
+HALF_DONE = "compact after a run that was killed in its swaps"
+#: a kind of run, operations and the ends of their paths, a lie, seeds besides the operation's number, and the outcomes
+TARGETED: dict[str, tuple[str, str, tuple[str, ...], Lie, range | None, set[Outcome]]] = {
+    "every corrupted write is detected, and the log is not replaced": (
+        "compact in place", "append", ("",), Lie.FLIPPED_WRITE, None, {Outcome.NOTICED},
+    ),
+    # otherwise a run that has just finished an earlier swap cleans the log from the old checkpoint
+    "a stale read of the checkpoint is not used": (
+        HALF_DONE, "read", ("cleaner-offset-checkpoint",), Lie.STALE_READ, None, VALID,
+    ),
+    # it may be the only copy, and the next read may be right
+    "recovery does not remove an output after one corrupted read": (
+        HALF_DONE, "pread", (".log.swap", ".log.clean"), Lie.FLIPPED_READ, None, VALID,
+    ),
+    "a short read of a transaction index does not hide its transactions": (
+        "compact in place", "read", (".txnindex",), Lie.SHORT_READ, range(12), {Outcome.HARMLESS},
+    ),
+}  # fmt: skip
 
 
-def test_a_stale_read_of_the_checkpoint_is_not_used() -> None:
-    """Otherwise a run that has just finished an earlier swap cleans the log from the old checkpoint."""
-    kind = kind_of("compact after a run that was killed in its swaps")
-    reads = [each for each in operations(kind) if each.name == "read" and each.path.endswith("cleaner-offset-checkpoint")]
-    found = [run_with_lie(kind, Lie.STALE_READ, each.number, each.number) for each in reads]
-    assert [str(result) for result in found if result.outcome is Outcome.VIOLATION] == []
-
-
-def test_recovery_does_not_remove_an_output_after_one_corrupted_read() -> None:
-    """It may be the only copy, and the next read may be right."""
-    kind = kind_of("compact after a run that was killed in its swaps")
-    reads = [each for each in operations(kind) if each.name == "pread" and each.path.endswith((".log.swap", ".log.clean"))]
-    found = [run_with_lie(kind, Lie.FLIPPED_READ, each.number, each.number) for each in reads]
-    assert [str(result) for result in found if result.outcome is Outcome.VIOLATION] == []
+@pytest.mark.parametrize(("name", "operation", "ends", "lie", "seeds", "outcomes"), TARGETED.values(), ids=TARGETED)
+def test_a_lie_in_every_operation_of_a_kind(
+    name: str, operation: str, ends: tuple[str, ...], lie: Lie, seeds: range | None, outcomes: set[Outcome]
+) -> None:
+    kind = kind_of(name)
+    numbers = [each.number for each in operations(kind) if each.name == operation and each.path.endswith(ends)]
+    found = [run_with_lie(kind, lie, number, seed) for number in numbers for seed in seeds or (number,)]
+    assert found
+    assert [str(result) for result in found if result.outcome not in outcomes] == []
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize(
-    "name", ["compact a log that overflows and one without indexes", "compact after a run that was killed in its swaps"]
-)
+@pytest.mark.parametrize("name", ["compact a log that overflows and one without indexes", HALF_DONE])
 def test_no_wrong_read_loses_a_record_in_recovery(name: str) -> None:
     kind = kind_of(name)
     reads = [each.number for each in operations(kind) if each.name in ("read", "pread")][::2]
     lies = [(Lie.FLIPPED_READ, 0), (Lie.SHORT_READ, 7)]
     found = [run_with_lie(kind, lie, number, seed) for number in reads for lie, seed in lies]
     assert [str(result) for result in found if result.outcome is Outcome.VIOLATION] == []
-
-
-def test_a_short_read_of_a_transaction_index_does_not_hide_its_transactions() -> None:
-    kind = kind_of("compact in place")
-    reads = [each.number for each in operations(kind) if each.name == "read" and each.path.endswith(".txnindex")]
-    found = [run_with_lie(kind, Lie.SHORT_READ, number, seed) for number in reads for seed in range(12)]
-    assert {result.outcome for result in found} == {Outcome.HARMLESS}
 
 
 def test_an_index_that_is_damaged_while_logs_are_copied_is_not_published() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.kafka.cleaner import new_cleaner, select
-from tests.kafka.gateway import Gateway
+from tests.kafka.gateway import Clock, Gateway
 from tests.kafka.log import KafkaLog, Opening
 from tools.benchmark.profiles import Case
 
@@ -50,7 +50,7 @@ def clean_all(gateway: Gateway, log_dir: Path, case: Case) -> Cleaning:
     threads = case.kafka_threads
 
     def clean(paths: Iterable[Path]) -> Cleaning:
-        cleaner = new_cleaner(gateway, gateway.clock(NOW_MS).java, case.kafka_map_bytes // threads)
+        cleaner = new_cleaner(gateway, Clock(gateway, NOW_MS).java, case.kafka_map_bytes // threads)
         each = [_clean(gateway, cleaner, path, start.get(path.name, 0), call) for path in paths]
         return Cleaning(sum(one.seconds for one in each), sum(one.rounds for one in each))
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from tests.damage import fuzz as damage
 from tests.trust import error_loop, lying_storage, scenes, simulation
-from tests.trust.simulated_broker import Habits
 from tools.search.turns import Failure, Turn, repeat
 
 CASES = Path(__file__).resolve().parents[2] / "tests/search/cases"
@@ -65,7 +64,7 @@ def replay(path: Path) -> list[str]:
 
 def _scenario(values: Values) -> simulation.Scenario:
     lists = {name: tuple(values[name]) for name in ("starts", "kills")}
-    broker = None if values["broker"] is None else Habits(**values["broker"])
+    broker = None if values["broker"] is None else simulation.Habits(**values["broker"])
     return simulation.Scenario(**{**values, **lists, "broker": broker})
 
 
@@ -114,7 +113,7 @@ def _draw_fault(seed: int) -> Values:
 
 def _fail(values: Values) -> list[str]:
     fault = error_loop.Fault(error_loop.Mode[values["mode"]], values["at"], values["stop_at"])
-    return [str(finding) for finding in error_loop.Search(_kind(values), values["losses"]).look(fault)]
+    return list(error_loop.Search(_kind(values), values["losses"]).look(fault))
 
 
 def _no_smaller(_: Values) -> Iterator[Values]:

@@ -11,11 +11,10 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from tests.conformance import fuzz
-from tests.conformance.dump_files import random_files
-from tests.conformance.dump_tool import KafkaDump, agree_on_all
+from tests.conformance.dump_files import KafkaDump, agree_on_all, random_files
 from tests.conformance.growing_logs import GrowingLogs
 from tests.conformance.growing_logs import random_logs as random_growing_logs
-from tests.crash import kill, kill_driver, snapshots
+from tests.crash import kill, snapshots
 from tests.damage import fuzz as damage
 from tests.files.layouts import exchanged_uploads
 from tests.kafka.gateway import Gateway, shared_gateway
@@ -66,15 +65,15 @@ def damaged_bytes(turn: Turn) -> Iterator[Failure]:
 
 def kills(turn: Turn) -> Iterator[Failure]:
     """Processes of runs on Spark are killed at random times."""
-    chains = kill.Chains(_MANY, length=5, cluster_every=4, seconds=turn.left())
-    work = partial(kill.run, partial(kill.random_kills, random.Random(turn.seed)), chains)
+    runs = kill.OnSpark(partial(kill.random_kills, random.Random(turn.seed)), cluster_every=4)
+    work = partial(kill.kill_chains, runs, kill.Chains(_MANY, seconds=turn.left()))
     yield from turn.unless_it_fails(repeat("kills", turn.seed, turn.seconds), work)
 
 
 def killed_drivers(turn: Turn) -> Iterator[Failure]:
     """Runs without Spark are killed at random times."""
-    chains = partial(kill_driver.random_kills, random.Random(turn.seed))
-    work = partial(kill_driver.run_kills, chains, _MANY, turn.left())
+    runs = kill.InForks(random.Random(turn.seed))
+    work = partial(kill.kill_chains, runs, kill.Chains(_MANY, seconds=turn.left()))
     yield from turn.unless_it_fails(repeat("killed drivers", turn.seed, turn.seconds), work)
 
 

@@ -16,15 +16,12 @@ import pytest
 from compaction.errors import CorruptLogError
 from compaction.files.filesystem import join
 from compaction.files.mixed import MixedFileSystem
-from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
 from tests.files.layouts.aiven_objects import AivenWriter, new_key
-from tests.files.layouts.exports import aiven, epochs_of, local_tiered, require_cryptography, upload
-from tests.log.logs import build, data_batch
+from tests.files.layouts.exports import Epochs, aiven, local_tiered, require_cryptography, write_local_tiered, write_log
 
 AIVEN = ("aiven", "aiven zstd", "aiven encrypted")
 LAYOUTS = ("local-tiered", *AIVEN)
 EPOCHS = ".leader_epoch_checkpoint"
-Epochs = Sequence[tuple[int, int]]
 
 
 class Export:
@@ -45,16 +42,11 @@ class Export:
 
     def add(self, offsets: range, epochs: Epochs, written: Epochs = ()) -> Path:
         """:param written: the leader epochs of the batches, if they are others"""
-        if self.layout == "local-tiered":
-            return upload(self._directory / "out", offsets, epochs, written=written)
         self._number += 1
-        log, out = self._directory / str(self._number) / "orders-0", self._directory / f"{self._number}-objects"
-        log.mkdir(parents=True)
-        batches = [data_batch(at, leader_epoch=epoch) for at, epoch in epochs_of(offsets, written or epochs).items()]
-        for kind, data in build(offsets.start, batches).files.items():
-            (log / f"{offsets.start:020d}{kind}").write_bytes(data)
-        (log / "leader-epoch-checkpoint").write_text(format_leader_epochs(EpochEntry(*entry) for entry in epochs))
-        self._writer.write(log, out)
+        log = write_log(self._directory / str(self._number) / "orders-0", offsets, epochs, written=written)
+        if self.layout == "local-tiered":
+            return write_local_tiered(log, self._directory / "out")[0]
+        self._writer.write(log, out := self._directory / f"{self._number}-objects")
         shutil.copytree(out, self._directory / "out", dirs_exist_ok=True)
         (stored,) = out.rglob("*.log")
         return self._directory / "out" / stored.relative_to(out)

@@ -10,6 +10,8 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from compaction.exports import aiven_objects
 from compaction.files import data_keys
 from compaction.files.calls import KEYS_VARIABLE, call
 from compaction.files.filesystem import ReadableFileSystem
+from compaction.files.local import LocalFileSystem
 from compaction.files.uri import parse_uri
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
 from compaction.formats.message_set import iter_batches
@@ -31,6 +34,7 @@ from tests.log.logs import build, data_batch
 CODINGS = ("plain", "zstd", "encrypted", "zstd-encrypted")
 LOG_NAME = "payments-0"
 TOPIC_ID = "yRqOh-tNTbqSiFrSsG2z8g"
+Epochs = Sequence[tuple[int, int]]
 _IDS = itertools.count()
 
 
@@ -88,44 +92,34 @@ def second_upload(log: Path) -> Path:
     return log.with_name(log.name[:21] + other + ".log")
 
 
-def batch_of(offsets: range, epoch: int = 0) -> bytes:
-    """One batch with a record for each offset."""
+def write_log(log: Path, offsets: range, epochs: Epochs = ((0, 0),), *, written: Epochs = (), records: int = 1) -> Path:
+    """A partition directory of one segment.
+
+    :param epochs: leader epochs and their first offsets, as the broker knew them
+    :param written: the leader epochs of the batches, if they are others
+    :param records: in each batch
+    """
+    log.mkdir(parents=True)
+    known = written or epochs
+    # offsets below the log start have the first epoch
+    epoch_of = {at: max(epoch for epoch, start in known if start <= max(at, known[0][1])) for at in offsets}
+    batches = [data_batch(at, leader_epoch=epoch_of[at]) for at in offsets]
+    if records > 1:
+        batches = [_batch(range(at, min(offsets.stop, at + records)), epoch_of[at]) for at in offsets[::records]]
+    build(offsets.start, batches).put(LocalFileSystem(), str(log))
+    (log / "leader-epoch-checkpoint").write_text(format_leader_epochs(EpochEntry(*entry) for entry in epochs))
+    return log
+
+
+def _batch(offsets: range, epoch: int) -> bytes:
     return Batch([Record(offset, 0, b"key-%d" % offset, b"value") for offset in offsets], leader_epoch=epoch).encode()
 
 
-def epochs_of(offsets: range, epochs: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """The leader epoch of each offset; those below the log start have the first one."""
-    return {at: max(epoch for epoch, start in epochs if start <= max(at, epochs[0][1])) for at in offsets}
-
-
-def upload(
-    directory: Path,
-    offsets: range,
-    epochs: Sequence[tuple[int, int]] = ((0, 0),),
-    *,
-    topic_id: str = TOPIC_ID,
-    records: int = 1,
-    written: Sequence[tuple[int, int]] = (),
-) -> Path:
-    """Adds a segment to an export of ``LocalTieredStorage``; returns its log file.
-
-    :param epochs: leader epochs and their first offsets, as the broker knew them
-    :param records: in each batch
-    :param written: the leader epochs of the batches, if they are others
-    """
-    log = directory / f"orders-0-{topic_id}"
-    log.mkdir(parents=True, exist_ok=True)
-    stem = f"{offsets.start}-{next(_IDS):022d}"
-    epoch_of = epochs_of(offsets, written or epochs)
-    batches = [data_batch(offset, leader_epoch=epoch_of[offset]) for offset in offsets]
-    if records > 1:
-        spans = [range(at, min(offsets.stop, at + records)) for at in offsets[::records]]
-        batches = [batch_of(span, epoch_of[span.start]) for span in spans]
-    for kind, data in build(offsets.start, batches).files.items():
-        (log / f"{stem}{kind}").write_bytes(data)
-    (log / f"{stem}.snapshot").write_bytes(write_snapshot([]))
-    (log / f"{stem}.leader_epoch_checkpoint").write_text(format_leader_epochs(EpochEntry(*entry) for entry in epochs))
-    return log / f"{stem}.log"
+def upload(directory: Path, offsets: range, epochs: Epochs = ((0, 0),), *, topic_id: str = TOPIC_ID, **log: Any) -> Path:
+    """Adds a segment to an export of ``LocalTieredStorage``; returns its log file. ``log``: see ``write_log``."""
+    with TemporaryDirectory(prefix="upload-") as scratch:
+        (stored,) = write_local_tiered(write_log(Path(scratch, "orders-0"), offsets, epochs, **log), directory, topic_id)
+    return stored
 
 
 def offsets_in(files: ReadableFileSystem, path: str) -> list[int]:
@@ -134,12 +128,11 @@ def offsets_in(files: ReadableFileSystem, path: str) -> list[int]:
     return [batch.header.base_offset for batch in iter_batches(memoryview(data)) if isinstance(batch.header, BatchHeader)]
 
 
-def write_local_tiered(log: Path, export: Path) -> None:
-    """Adds all segments with records of a partition directory to an export of ``LocalTieredStorage``."""
-    target = export / f"{log.name}-{TOPIC_ID}"
-    target.mkdir(parents=True)
-    bases = sorted(int(segment.stem) for segment in log.glob("*.log") if segment.stat().st_size)
-    for base in bases:
+def write_local_tiered(log: Path, export: Path, topic_id: str = TOPIC_ID) -> list[Path]:
+    """Adds all segments with records of a partition directory to an export of ``LocalTieredStorage``; their log files."""
+    target, stored = export / f"{log.name}-{topic_id}", []
+    target.mkdir(parents=True, exist_ok=True)
+    for base in sorted(int(segment.stem) for segment in log.glob("*.log") if segment.stat().st_size):
         stem = f"{base}-{next(_IDS):022d}"
         for kind in (".log", ".index", ".timeindex", ".txnindex"):
             file = log / f"{base:020d}{kind}"
@@ -148,3 +141,5 @@ def write_local_tiered(log: Path, export: Path) -> None:
         after = log / f"{end_offset(log / f'{base:020d}.log'):020d}.snapshot"
         (target / f"{stem}.snapshot").write_bytes(after.read_bytes() if after.exists() else write_snapshot([]))
         shutil.copy2(log / "leader-epoch-checkpoint", target / f"{stem}.leader_epoch_checkpoint")
+        stored.append(target / f"{stem}.log")
+    return stored

@@ -10,6 +10,7 @@ import pytest
 from compaction.errors import UnsupportedLogError, UsageError
 from compaction.files.calls import KEYS_VARIABLE
 from compaction.files.data_keys import add_private_keys, data_key
+from tests.files.layouts.aiven_objects import new_key
 from tests.files.layouts.exports import no_exports_known, require_cryptography
 
 __all__ = ["no_exports_known"]
@@ -28,21 +29,18 @@ MLiJZGhIyRZ5
 """
 
 
-def private_key() -> str:
-    """A new RSA key in PEM."""
+@pytest.fixture
+def pem(tmp_path: Path) -> str:
     require_cryptography()
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import rsa
-
-    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    pem: bytes = rsa.generate_private_key(65537, 2048).private_bytes(*form)
-    return pem.decode()
+    new_key(tmp_path / "a,b.pem")
+    return (tmp_path / "a,b.pem").read_text()
 
 
 @pytest.mark.parametrize("name", ["", "key1="])
 @pytest.mark.parametrize("form", ["pem", "one line", "base64", "long"])
-def test_a_key_in_place_of_its_path_is_refused_and_not_shown(name: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pem = private_key()
+def test_a_key_in_place_of_its_path_is_refused_and_not_shown(
+    name: str, form: str, pem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = pem.splitlines()[1:-1]
     given = {"pem": pem, "one line": " ".join(pem.splitlines()), "base64": "".join(lines), "long": lines[3] * 100}[form]
     with pytest.raises(UsageError, match="is given by the path of its file; this is not a path") as error:
@@ -53,12 +51,11 @@ def test_a_key_in_place_of_its_path_is_refused_and_not_shown(name: str, form: st
         data_key(f"key1:{base64.b64encode(bytes(256)).decode()}", "a.rsm-manifest")
 
 
+@pytest.mark.usefixtures("pem")
 def test_a_path_with_a_comma_is_refused(tmp_path: Path) -> None:
     """Workers would read two paths."""
-    file = tmp_path / "a,b.pem"
-    file.write_text(private_key())
     with pytest.raises(UsageError, match="name of a private key has a comma"):
-        add_private_keys([f"key1={file}"])
+        add_private_keys([f"key1={tmp_path}/a,b.pem"])
 
 
 def test_a_key_that_is_too_short_for_the_padding_is_another_key(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from compaction.formats.indexes import TXN_ROW, write_txn_index
 from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
 from tests.exports.test_local_tiered import tail
 from tests.files.layouts.aiven_objects import KEY_ID
-from tests.files.layouts.exchanged_uploads import EPOCHS, LAYOUTS, Epochs, Export, exchange, problems
-from tests.files.layouts.exports import no_exports_known
+from tests.files.layouts.exchanged_uploads import EPOCHS, LAYOUTS, Export, exchange, problems
+from tests.files.layouts.exports import Epochs, no_exports_known
 from tests.log.logs import data_batch
 
 __all__ = ["no_exports_known"]
@@ -33,11 +33,11 @@ def export(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     return Export(tmp_path, request.param)
 
 
-def edit(log: Path, **fields: object) -> None:
-    """Changes fields of an upload's metadata in its manifest."""
+def edit(log: Path, section: str = "remoteLogSegmentMetadata", **fields: object) -> None:
+    """Changes fields of a section of an upload's manifest."""
     path = log.with_suffix(".rsm-manifest")
     manifest = json.loads(path.read_text())
-    manifest["remoteLogSegmentMetadata"].update(fields)
+    manifest[section].update(fields)
     path.write_text(json.dumps(manifest))
 
 
@@ -153,18 +153,8 @@ def test_a_last_upload_that_was_cut_is_an_error(export: Export, lost: object) ->
 def test_a_cut_upload_whose_manifest_was_cut_too_is_an_error(tmp_path: Path) -> None:
     log = (export := Export(tmp_path, "aiven")).add(range(60), SECOND[:1])
     log.write_bytes(data := log.read_bytes()[:-20])
-    path = log.with_suffix(".rsm-manifest")
-    manifest = json.loads(path.read_text())
-    last = len(data) % 512
-    manifest["chunkIndex"].update(originalFileSize=len(data), finalTransformedChunkSize=last)
-    path.write_text(json.dumps(manifest))
+    edit(log, "chunkIndex", originalFileSize=len(data), finalTransformedChunkSize=len(data) % 512)
     assert f"the segment has {len(data)} bytes" in export.error()
-
-
-def test_an_upload_with_zeros_after_its_batches_is_an_error(tmp_path: Path) -> None:
-    log = (export := Export(tmp_path, "local-tiered")).add(range(60), SECOND[:1])
-    log.write_bytes(log.read_bytes() + bytes(100))
-    assert str(log) in export.error()
 
 
 @pytest.mark.parametrize("count", [10, 200])
@@ -175,19 +165,25 @@ def test_the_batches_of_another_segment_are_an_error(export: Export, count: int)
     assert str(first) in export.error()
 
 
-@pytest.mark.parametrize("kind", [".snapshot", ".txnindex"])
-def test_producers_and_transactions_past_the_end_of_an_upload_are_an_error(tmp_path: Path, kind: str) -> None:
-    log = (export := Export(tmp_path, "local-tiered")).add(range(60), SECOND[:1])
-    txn = np.array([(1, 50, 60, 50)], TXN_ROW)
-    data = write_snapshot([ProducerEntry(1, 0, 0, 60, 0, 0, 0, -1)]) if kind == ".snapshot" else write_txn_index(txn)
-    log.with_suffix(kind).write_bytes(data)
-    assert "its producer snapshot or transaction index has offset 60, its batches have 0 to 59" in export.error()
+PAST_END = "its producer snapshot or transaction index has offset 200, its batches have 0 to 199"
+#: of an upload of offsets 0 to 199: a file, its content, the error
+CONTRADICTIONS = [
+    (".snapshot", write_snapshot([ProducerEntry(1, 0, 0, 200, 0, 0, 0, -1)]), PAST_END),
+    (".txnindex", write_txn_index(np.array([(1, 50, 200, 50)], TXN_ROW)), PAST_END),
+    (".log", b"".join(map(data_batch, range(20))), "{log}: its offset index has an entry for byte"),
+    (".log", b"".join(map(data_batch, range(200))) + bytes(100), ""),
+]
 
 
-def test_an_offset_index_past_the_end_of_an_upload_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("suffix", "data", "told"), CONTRADICTIONS, ids=["producers", "transactions", "index", "zeros at the end"]
+)
+def test_files_past_the_end_of_an_upload_and_zeros_after_its_batches_are_an_error(
+    tmp_path: Path, suffix: str, data: bytes, told: str
+) -> None:
     log = (export := Export(tmp_path, "local-tiered")).add(range(200), SECOND[:1])
-    log.write_bytes(b"".join(data_batch(at) for at in range(20)))
-    assert f"{log}: its offset index has an entry for byte" in export.error()
+    log.with_suffix(suffix).write_bytes(data)
+    assert str(log) in (error := export.error()) and told.format(log=log) in error
 
 
 @pytest.mark.parametrize("seed", range(25))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from compaction.config.request import CompactionRequest
@@ -64,17 +64,23 @@ def empty_logs(log_dir: Path, *names: str) -> Path:
 
 
 def settings_of(
-    *log_dirs: Path, metadata: Sequence[Path] = (), resolver: Resolver | None = None
+    *log_dirs: Path, metadata: Sequence[Path] = (), resolver: Resolver | None = None, version: str | None = None
 ) -> dict[str, Settings | Exception]:
     """The settings of all logs, by directory and log name."""
-    dirs = tuple(map(str, log_dirs))
-    request = CompactionRequest(dirs, (), 0, resolver=resolver or Resolver(), metadata_dirs=tuple(map(str, metadata)))
+    dirs, named = tuple(map(str, log_dirs)), tuple(map(str, metadata))
+    request = CompactionRequest(dirs, (), 0, resolver=resolver or Resolver(), metadata_dirs=named, kafka_version=version)
     locations = discover(LocalFileSystem(), dirs, Selector())
     found = read_settings(LocalFileSystem(), locations, request)
     return {f"{Path(each.log_dir).name}/{each.topic_partition}": one for each, one in zip(locations, found, strict=True)}
 
 
-def policy_of(found: Settings | Exception) -> str:
-    """A log's policy, or ``unknown``."""
+def known(found: Settings | Exception) -> Settings:
+    """The settings of a log that has not failed."""
     assert isinstance(found, Settings), found
-    return found.topic.cleanup_policy if found.topic.policy_guess is None else "unknown"
+    return found
+
+
+def policies(found: Mapping[str, Settings | Exception], prefix: str = "") -> dict[str, str]:
+    """The policies of the logs whose names begin so, ``unknown`` if one is a guess."""
+    topics = {name: known(each).topic for name, each in found.items() if name.startswith(prefix)}
+    return {name: topic.cleanup_policy if topic.policy_guess is None else "unknown" for name, topic in topics.items()}

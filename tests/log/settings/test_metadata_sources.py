@@ -1,4 +1,7 @@
-"""Which metadata log speaks for which directory: never that of another cluster, never an older one, never a damaged one."""
+"""Which metadata log speaks for which directory: never that of another cluster, never an older one, never a damaged one.
+
+A metadata log is read whole or not at all: what is missing must not pass for a setting that was never stored.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,15 @@ from pathlib import Path
 import pytest
 
 from compaction.config.resolver import Resolver
-from compaction.config.sources import read_properties, read_sets
+from compaction.config.sources import Setting, read_properties, read_sets
 from compaction.errors import CorruptLogError, UsageError
 from compaction.files.local import LocalFileSystem
 from compaction.formats.checkpoints import topic_id_text
 from compaction.formats.message_set import iter_batches
-from compaction.log.metadata_logs import MetadataSources
+from compaction.log.metadata_logs import MetadataLog, Position, read_metadata_log
 from compaction.log.settings import Settings
-from tests.formats.test_metadata_log import config, removal
+from tests.formats.test_metadata_log import config, removal, topic
+from tests.kafka.encode import Batch, Record
 from tests.log.settings.guesses import (
     CLUSTER,
     METADATA,
@@ -23,7 +27,8 @@ from tests.log.settings.guesses import (
     empty_logs,
     identify,
     jbod,
-    policy_of,
+    known,
+    policies,
     settings_of,
     stored,
     write_metadata,
@@ -38,32 +43,16 @@ POLICIES = {
 }
 
 
-def policies(found: dict[str, Settings | Exception]) -> dict[str, str]:
-    return {name: policy_of(each) for name, each in found.items() if name.startswith("second/")}
-
-
-def test_topics_in_one_directory_of_a_jbod_broker_are_not_deletable(tmp_path: Path) -> None:
-    _, second = jbod(tmp_path)
-    assert policies(settings_of(second)) == {
-        **dict.fromkeys(POLICIES, "unknown"),
-        "second/__consumer_offsets-0": "compact",
-    }
+def second_policies(found: dict[str, Settings | Exception]) -> dict[str, str]:
+    return policies(found, "second/")
 
 
 def test_directories_of_one_cluster_share_the_metadata_log_of_one_of_them(tmp_path: Path) -> None:
     first, second = jbod(tmp_path)
     for found in (settings_of(first, second), settings_of(second, first)):
-        assert policies(found) == POLICIES
-    orders = found["second/orders-1"]
-    assert isinstance(orders, Settings)
-    told = str(orders.topic.source("cleanup.policy"))
+        assert second_policies(found) == POLICIES
+    told = str(known(found["second/orders-1"]).topic.source("cleanup.policy"))
     assert told == f"the topic's configuration in the metadata log {first / METADATA}"
-
-
-@pytest.mark.parametrize("named", [".", METADATA], ids=["the log directory", "the metadata log itself"])
-def test_a_metadata_log_can_be_named(tmp_path: Path, named: str) -> None:
-    first, second = jbod(tmp_path)
-    assert policies(settings_of(second, metadata=[first.resolve() / named])) == POLICIES
 
 
 def test_a_metadata_log_is_shared_even_if_no_log_of_its_own_directory_is_selected(tmp_path: Path) -> None:
@@ -71,14 +60,14 @@ def test_a_metadata_log_is_shared_even_if_no_log_of_its_own_directory_is_selecte
     for path in first.iterdir():
         if path.is_dir() and path.name != METADATA:
             shutil.rmtree(path)
-    assert policies(settings_of(first, second)) == POLICIES
+    assert second_policies(settings_of(first, second)) == POLICIES
 
 
 def test_directories_of_zookeeper_brokers_have_no_policy_except_for_internal_topics(tmp_path: Path) -> None:
     log_dir = empty_logs(tmp_path / "zk", "orders-0", "__consumer_offsets-3")
     (log_dir / "meta.properties").write_text("version=0\nbroker.id=4\ncluster.id=zk-cluster\n", encoding="utf-8")
     found = settings_of(log_dir)
-    assert {name: policy_of(each) for name, each in found.items()} == {
+    assert policies(found) == {
         "zk/orders-0": "unknown",
         "zk/__consumer_offsets-3": "compact",
     }
@@ -88,23 +77,9 @@ def test_the_metadata_log_of_another_cluster_is_ignored(tmp_path: Path) -> None:
     first, second = jbod(tmp_path)
     identify(second, cluster="another-cluster")
     found = settings_of(first, second)
-    assert set(policies(found).values()) == {"unknown", "compact"}
-    orders = found["second/orders-1"]
-    assert isinstance(orders, Settings)
-    assert f"is of cluster another-cluster, the metadata log {first / METADATA} of cluster {CLUSTER};" in str(
-        orders.topic.policy_guess
-    )
-
-
-def test_a_named_metadata_log_of_another_cluster_is_a_usage_error_with_both_names(tmp_path: Path) -> None:
-    first, second = jbod(tmp_path)
-    identify(second, cluster="another-cluster")
-    with pytest.raises(UsageError) as refusal:
-        settings_of(second, metadata=[first])
-    assert str(refusal.value) == (
-        f"{first / METADATA}: --metadata: this metadata log is of cluster {CLUSTER}, the log directory {second} of cluster "
-        "another-cluster; name the metadata log of the cluster that the directory is of"
-    )
+    assert set(second_policies(found).values()) == {"unknown", "compact"}
+    guess = str(known(found["second/orders-1"]).topic.policy_guess)
+    assert f"is of cluster another-cluster, the metadata log {first / METADATA} of cluster {CLUSTER};" in guess
 
 
 def test_a_named_metadata_log_of_another_cluster_does_not_override_the_directorys_own(tmp_path: Path) -> None:
@@ -119,12 +94,10 @@ def test_a_named_metadata_log_of_another_cluster_does_not_override_the_directory
 def test_an_export_uses_the_named_metadata_log_and_reports_it(tmp_path: Path) -> None:
     first, second = jbod(tmp_path)
     identify(second, cluster=None)
-    assert set(policies(settings_of(first, second)).values()) == {"unknown", "compact"}
+    assert set(second_policies(settings_of(first, second)).values()) == {"unknown", "compact"}
     found = settings_of(second, metadata=[first])
-    assert policies(found) == POLICIES
-    orders = found["second/orders-1"]
-    assert isinstance(orders, Settings)
-    assert str(orders.topic.source("cleanup.policy")).endswith(
+    assert second_policies(found) == POLICIES
+    assert str(known(found["second/orders-1"]).topic.source("cleanup.policy")).endswith(
         f"the metadata log {first / METADATA}, named by --metadata and not known to be of the same cluster"
     )
 
@@ -138,18 +111,18 @@ def test_an_export_uses_none_of_the_metadata_logs_of_two_clusters(tmp_path: Path
     with pytest.raises(UsageError, match="of an unknown cluster"):
         settings_of(second, metadata=[first, other])
     found = settings_of(second, other, metadata=[other])
-    assert policies(found)["second/customers-0"] == "unknown"
+    assert second_policies(found)["second/customers-0"] == "unknown"
 
 
 def test_a_metadata_log_without_a_cluster_applies_to_other_directories_only_if_named(tmp_path: Path) -> None:
     mine, other = empty_logs(tmp_path / "mine", "orders-0"), empty_logs(tmp_path / "second", "orders-1")
     write_metadata(mine, stored("orders", "compact"))
     identify(other)
-    assert {name: policy_of(each) for name, each in settings_of(mine, other).items()} == {
+    assert policies(settings_of(mine, other)) == {
         "mine/orders-0": "compact",
         "second/orders-1": "unknown",
     }
-    assert policies(settings_of(other, metadata=[mine])) == {"second/orders-1": "compact"}
+    assert second_policies(settings_of(other, metadata=[mine])) == {"second/orders-1": "compact"}
 
 
 @pytest.mark.parametrize(("newer", "older"), [((3, 0), (2, 50)), ((2, 50), (2, 10))], ids=["epoch", "end offset"])
@@ -163,17 +136,18 @@ def test_of_two_metadata_logs_of_a_cluster_the_newer_applies(
     new, old = tmp_path / "new", tmp_path / "old"
     calls = (settings_of(new, old), settings_of(old, new), settings_of(old, metadata=[new]), settings_of(new, metadata=[old]))
     for found in calls:
-        assert {policy_of(each) for each in found.values()} == {"compact"}
+        assert set(policies(found).values()) == {"compact"}
 
 
-def test_a_damaged_metadata_log_fails_every_directory_of_its_cluster_and_no_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [0.1, 0.5, 0.9])
+def test_a_damaged_metadata_log_fails_every_directory_of_its_cluster_and_no_other(tmp_path: Path, at: float) -> None:
     first, second = jbod(tmp_path)
     other = empty_logs(tmp_path / "other", "orders-8")
     write_metadata(other, stored("orders", "delete"))
     identify(other, cluster="another-cluster")
     log = first / METADATA / f"{0:020d}.log"
     data = bytearray(log.read_bytes())
-    data[len(data) // 2] ^= 0xFF
+    data[int(len(data) * at)] ^= 0xFF
     log.write_bytes(data)
     intact = empty_logs(tmp_path / "intact", "orders-9")
     identify(intact)
@@ -181,7 +155,7 @@ def test_a_damaged_metadata_log_fails_every_directory_of_its_cluster_and_no_othe
     found = settings_of(first, second, other, intact)
     failed = {name for name, each in found.items() if isinstance(each, CorruptLogError) and str(log) in str(each)}
     assert failed == {name for name in found if not name.startswith("other/")}
-    assert policy_of(found["other/orders-8"]) == "delete"
+    assert policies(found, "other/") == {"other/orders-8": "delete"}
     assert all(isinstance(each, CorruptLogError) for each in settings_of(second, metadata=[first]).values())
 
 
@@ -192,17 +166,10 @@ def test_a_topic_younger_than_the_metadata_log_is_unknown(tmp_path: Path) -> Non
     created = next(batch for batch in iter_batches(data) if b"customers" in data[batch.position : batch.position + batch.size])
     log.write_bytes(data[: created.position])
     found = settings_of(first, second)
-    assert policy_of(found["second/customers-0"]) == "unknown"
-    assert policy_of(found["second/orders-1"]) == "compact"
-    customers = found["second/customers-0"]
-    assert isinstance(customers, Settings)
-    assert f"the metadata log {first / METADATA} does not know the topic;" in str(customers.topic.policy_guess)
-
-
-def test_a_deleted_topics_policy_is_unknown(tmp_path: Path) -> None:
-    log_dir = empty_logs(tmp_path / "logs", "orders-0")
-    write_metadata(log_dir, [*stored("orders", "delete"), removal(b"x" * 16)])
-    assert policy_of(settings_of(log_dir)["logs/orders-0"]) == "unknown"
+    younger = ("second/customers-0", "second/clickstream-1", "second/sessions-0")
+    assert second_policies(found) == {**POLICIES, **dict.fromkeys(younger, "unknown")}
+    guess = str(known(found["second/customers-0"]).topic.policy_guess)
+    assert f"the metadata log {first / METADATA} does not know the topic;" in guess
 
 
 def test_the_policy_of_a_topic_with_the_same_name_and_another_id_is_ignored(tmp_path: Path) -> None:
@@ -213,12 +180,11 @@ def test_the_policy_of_a_topic_with_the_same_name_and_another_id_is_ignored(tmp_
         text = f"version: 0\ntopic_id: {topic_id_text(topic_id)}"
         (log_dir / f"orders-{partition}" / "partition.metadata").write_text(text, encoding="utf-8")
     found = settings_of(log_dir)
-    assert {name[-1]: policy_of(each) for name, each in found.items()} == {"0": "delete", "1": "unknown", "2": "delete"}
-    other = found["logs/orders-1"]
-    assert isinstance(other, Settings)
-    assert other.topic.retention_ms != 5
+    assert policies(found) == {"logs/orders-0": "delete", "logs/orders-1": "unknown", "logs/orders-2": "delete"}
+    other = known(found["logs/orders-1"]).topic
+    assert other.retention_ms != 5
     ids = f"topic id {topic_id_text(b'x' * 16)}, partition.metadata has {topic_id_text(b'y' * 16)}"
-    assert f"knows another topic of this name ({ids});" in str(other.topic.policy_guess)
+    assert f"knows another topic of this name ({ids});" in str(other.policy_guess)
 
 
 def test_a_malformed_partition_metadata_fails_its_log(tmp_path: Path) -> None:
@@ -227,15 +193,32 @@ def test_a_malformed_partition_metadata_fails_its_log(tmp_path: Path) -> None:
     (log_dir / "orders-0" / "partition.metadata").write_text("version: 0\n", encoding="utf-8")
     found = settings_of(log_dir)
     assert isinstance(found["logs/orders-0"], CorruptLogError)
-    assert policy_of(found["logs/orders-1"]) == "delete"
+    assert policies(found, "logs/orders-1") == {"logs/orders-1": "delete"}
 
 
-def test_a_topic_without_its_own_policy_needs_server_properties(tmp_path: Path) -> None:
+def changed(*policies: str | None) -> list[bytes]:
+    """A topic whose policy was ``delete`` at first."""
+    return [*stored("orders", "delete"), *(config("orders", "cleanup.policy", policy) for policy in policies)]
+
+
+@pytest.mark.parametrize(
+    ("values", "properties", "policy"),
+    [
+        pytest.param(changed("compact"), None, "compact", id="changed"),
+        pytest.param(changed("compact", "compact,delete"), None, "compact,delete", id="changed twice"),
+        pytest.param(changed("compact", None), None, "unknown", id="removed"),
+        pytest.param(changed("compact", None, "delete"), None, "delete", id="set again"),
+        pytest.param([*changed(), removal(b"x" * 16)], None, "unknown", id="deleted topic"),
+        pytest.param(stored("orders"), None, "unknown", id="never set"),
+        pytest.param(stored("orders"), read_properties([], "server.properties"), "delete", id="server.properties are known"),
+    ],
+)
+def test_the_policy_is_the_newest_one_that_the_metadata_log_has_of_the_topic(
+    tmp_path: Path, values: list[bytes], properties: tuple[Setting, ...] | None, policy: str
+) -> None:
     log_dir = empty_logs(tmp_path / "logs", "orders-0")
-    write_metadata(log_dir, stored("orders"))
-    assert policy_of(settings_of(log_dir)["logs/orders-0"]) == "unknown"
-    given = Resolver(properties=read_properties([], "server.properties"))
-    assert policy_of(settings_of(log_dir, resolver=given)["logs/orders-0"]) == "delete"
+    write_metadata(log_dir, values)
+    assert policies(settings_of(log_dir, resolver=Resolver(properties=properties))) == {"logs/orders-0": policy}
 
 
 def test_a_brokers_dynamic_default_is_that_of_the_directorys_own_node(tmp_path: Path) -> None:
@@ -247,39 +230,141 @@ def test_a_brokers_dynamic_default_is_that_of_the_directorys_own_node(tmp_path: 
         identify(empty_logs(tmp_path / f"node-{node}", f"orders-{node}"), node=node)
     identify(first, node=1)
     found = settings_of(first, tmp_path / "node-2", tmp_path / "node-3")
-    assert {name: policy_of(each) for name, each in found.items()} == {
+    assert policies(found) == {
         "node-2/orders-2": "compact",
         "node-3/orders-3": "compact,delete",
     }
-
-
-def test_a_policy_changed_between_runs_has_its_newest_value(tmp_path: Path) -> None:
-    log_dir = empty_logs(tmp_path / "logs", "orders-0")
-    values = stored("orders", "delete")
-    seen = []
-    for change in ("compact", "compact,delete", None, "delete"):
-        write_metadata(log_dir, values)
-        seen.append(policy_of(settings_of(log_dir)["logs/orders-0"]))
-        values.append(config("orders", "cleanup.policy", change))
-    write_metadata(log_dir, values)
-    seen.append(policy_of(settings_of(log_dir)["logs/orders-0"]))
-    assert seen == ["delete", "compact", "compact,delete", "unknown", "delete"]
 
 
 def test_without_any_metadata_log_meta_properties_need_not_be_readable(tmp_path: Path) -> None:
     log_dir = empty_logs(tmp_path / "logs", "orders-0")
     (log_dir / "meta.properties").write_text("version=77\n", encoding="utf-8")
     found = settings_of(log_dir, resolver=Resolver(read_sets(["cleanup.policy=compact"])))
-    assert policy_of(found["logs/orders-0"]) == "compact"
+    assert policies(found) == {"logs/orders-0": "compact"}
     write_metadata(log_dir, stored("orders", "delete"))
     assert isinstance(settings_of(log_dir)["logs/orders-0"], CorruptLogError)
 
 
-def test_naming_a_directory_without_a_metadata_log_is_an_error(tmp_path: Path) -> None:
-    log_dir = empty_logs(tmp_path / "logs", "orders-0")
-    with pytest.raises(UsageError, match="--metadata: there is no metadata log here"):
-        MetadataSources(LocalFileSystem(), [str(log_dir)], [str(log_dir)])
-
-
 def test_the_second_directory_has_logs_of_every_policy() -> None:
     assert {f"second/{name}" for name in SECOND} == set(POLICIES)
+
+
+FOOTER = Batch([Record(9, 1, b"\x00\x00\x00\x04", b"\x00\x00")], control=True).encode()
+
+
+def read(log_dir: Path) -> MetadataLog:
+    return read_metadata_log(LocalFileSystem(), str(log_dir / METADATA))
+
+
+def snapshot(log_dir: Path, end_offset: int, data: bytes) -> Path:
+    path = log_dir / METADATA / f"{end_offset:020d}-{1:010d}.checkpoint"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def batch(*values: bytes) -> bytes:
+    return Batch([Record(at, 1, None, value) for at, value in enumerate(values)]).encode()
+
+
+def test_the_position_is_the_end_of_the_log(tmp_path: Path) -> None:
+    write_metadata(tmp_path, stored("orders", "compact"), epoch=3)
+    assert read(tmp_path).position == Position(3, 2)
+    snapshot(tmp_path, 7, batch(*stored("sales", "delete")) + FOOTER)
+    assert read(tmp_path).position == Position(3, 7)
+    write_metadata(tmp_path, [config("orders", "segment.ms", "5")], epoch=4, base_offset=7)
+    found = read(tmp_path)
+    assert found.position == Position(4, 8)
+    assert found.configs.topics == {
+        "orders": {"segment.ms": "5"},
+        "sales": {"cleanup.policy": "delete"},
+    }
+
+
+@pytest.mark.parametrize("end_offset", [4, 5])
+def test_the_settings_of_a_removed_topic_do_not_apply_to_its_successor(tmp_path: Path, end_offset: int) -> None:
+    """Segments below a snapshot's end are kept for days; the newest snapshot may end within one."""
+    first, second = b"a" * 16, b"b" * 16
+    records = [*stored("orders", "compact", first), removal(first), topic("orders", second), config("sales", "x", "1")]
+    for at, value in enumerate(records):
+        write_metadata(tmp_path, [value], base_offset=at)
+    expected = topic_id_text(second)
+    assert read(tmp_path).configs.topics == {"sales": {"x": "1"}}
+    snapshot(tmp_path, end_offset, batch(topic("orders", second)) + FOOTER)
+    assert read(tmp_path).configs.topics == ({"sales": {"x": "1"}} if end_offset == 4 else {})
+    assert read(tmp_path).configs.topic_ids == {"orders": expected}
+    # one segment with all records, in one batch and in several
+    data = b"".join((tmp_path / METADATA / f"{at:020d}.log").read_bytes() for at in range(5))
+    for at in range(5):
+        (tmp_path / METADATA / f"{at:020d}.log").unlink()
+    for content in (data, Batch([Record(at, 1, None, value) for at, value in enumerate(records)]).encode()):
+        (tmp_path / METADATA / f"{0:020d}.log").write_bytes(content)
+        found = read(tmp_path)
+        assert found.configs.topics == ({"sales": {"x": "1"}} if end_offset == 4 else {})
+        assert found.configs.topic_ids == {"orders": expected}
+        assert found.position == Position(1, 5)
+
+
+def test_a_removed_topic_whose_creation_is_in_a_deleted_segment_has_no_settings(tmp_path: Path) -> None:
+    """As brokers leave it: the removal names the topic by its id only."""
+    for at, value in enumerate([config("orders", "cleanup.policy", "compact"), removal(b"a" * 16), topic("orders", b"b" * 16)]):
+        write_metadata(tmp_path, [value], base_offset=7 + at)
+    snapshot(tmp_path, 10, batch(topic("orders", b"b" * 16)) + FOOTER)
+    assert read(tmp_path).configs.topics == {}
+
+
+def test_a_setting_that_was_removed_before_the_snapshot_is_not_set_again(tmp_path: Path) -> None:
+    write_metadata(tmp_path, [*stored("orders", "compact"), config("orders", "retention.ms", "1")])
+    snapshot(tmp_path, 4, batch(*stored("orders", "compact")) + FOOTER)
+    assert read(tmp_path).configs.topics == {"orders": {"cleanup.policy": "compact"}}
+
+
+def test_a_segment_below_the_snapshot_is_not_read(tmp_path: Path) -> None:
+    """A broker deletes it in time, and does not read it again."""
+    path = write_metadata(tmp_path, stored("orders", "compact")) / f"{0:020d}.log"
+    path.write_bytes(b"damaged")
+    write_metadata(tmp_path, [config("orders", "segment.ms", "5")], base_offset=2)
+    snapshot(tmp_path, 2, batch(*stored("orders", "delete")) + FOOTER)
+    assert read(tmp_path).configs.topics == {"orders": {"cleanup.policy": "delete", "segment.ms": "5"}}
+
+
+def test_a_snapshot_without_its_footer_is_damage(tmp_path: Path) -> None:
+    data = batch(*stored("orders", "compact")) + FOOTER
+    for cut in (len(data) - len(FOOTER), len(data) - 1, 3, 0):
+        path = snapshot(tmp_path, 2, data[:cut])
+        with pytest.raises(CorruptLogError, match="snapshot ends without its footer") as refusal:
+            read(tmp_path)
+        assert refusal.value.path == str(path)
+    snapshot(tmp_path, 2, data)
+    assert read(tmp_path).configs.topics == {"orders": {"cleanup.policy": "compact"}}
+
+
+def test_a_missing_segment_is_damage(tmp_path: Path) -> None:
+    write_metadata(tmp_path, stored("orders", "compact"))
+    write_metadata(tmp_path, [config("orders", "segment.ms", "5")], base_offset=3)
+    with pytest.raises(CorruptLogError, match="offsets 2 to 2 are missing before this segment"):
+        read(tmp_path)
+    snapshot(tmp_path, 3, batch(*stored("orders", "compact")) + FOOTER)
+    assert read(tmp_path).position.end_offset == 4
+
+
+def test_a_missing_first_segment_without_a_snapshot_is_damage(tmp_path: Path) -> None:
+    write_metadata(tmp_path, stored("orders", "compact"), base_offset=5)
+    with pytest.raises(CorruptLogError, match="offsets 0 to 4 are missing before this segment"):
+        read(tmp_path)
+
+
+def test_only_the_last_segment_may_have_a_torn_tail(tmp_path: Path) -> None:
+    path = write_metadata(tmp_path, stored("orders", "compact")) / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes() + batch(b"torn")[:-3])
+    assert read(tmp_path).position.end_offset == 2
+    write_metadata(tmp_path, [config("orders", "segment.ms", "5")], base_offset=3)
+    with pytest.raises(CorruptLogError, match="offsets 2 to 2 are missing"):
+        read(tmp_path)
+
+
+def test_a_malformed_record_is_reported_with_its_file(tmp_path: Path) -> None:
+    path = write_metadata(tmp_path, [b"\x09\x04\x00"])
+    with pytest.raises(CorruptLogError, match="frame version 9") as refusal:
+        read(tmp_path)
+    assert refusal.value.path == str(path / f"{0:020d}.log")
