@@ -43,8 +43,6 @@ def test_hypothesis_tries_the_same_examples_in_every_run(tmp_path: Path, monkeyp
     collect()
     assert drawn == first
     assert len(set(first)) > 100
-
-
-def test_no_example_is_too_slow() -> None:
     assert settings.default is not None
+    # none is too slow on a busy machine
     assert (settings.default.deadline, settings.default.derandomize, settings.default.print_blob) == (None, True, True)

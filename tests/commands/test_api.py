@@ -1,12 +1,23 @@
-"""The Python API: each function's example, what results can do, and that a command prints what its function returns."""
+"""The Python API: each function's example, its results and their commands' equality; a call leaves its process as it was."""
 
 from __future__ import annotations
 
 import doctest
+import gc
 import inspect
 import json
+import locale
+import logging
+import os
+import resource
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +31,7 @@ from compaction.cli.parser import Parser
 from compaction.commands import compact as compact_command
 from compaction.engine_choice import choose
 from compaction.options import inputs
-from compaction.options.table import LOCAL, SPARK
+from compaction.options.table import LOCAL
 from compaction.options.values import pairs
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
@@ -39,43 +50,29 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs, "time", SimpleNamespace(time_ns=lambda: _AS_OF_MS * 1_000_000))
 
 
-@pytest.fixture
-def log_dir(tmp_path: Path) -> Path:
-    """A log directory with two segments of ``orders-0``, whose keys are a, b and c."""
-    log = tmp_path / "logs" / "orders-0"
+def write_log(log_dir: Path, value: bytes = b"value") -> Path:
+    """Writes two segments of ``orders-0`` with keys a, b and c; returns the log directory."""
+    log = log_dir / "orders-0"
     log.mkdir(parents=True)
     for base, keys in ((0, b"abab"), (4, b"ac")):
-        records = [Record(base + n, _AS_OF_MS - 10_000 + n, bytes([key]), b"value") for n, key in enumerate(keys)]
+        records = [Record(base + n, _AS_OF_MS - 10_000 + n, bytes([key]), value) for n, key in enumerate(keys)]
         (log / f"{base:020d}.log").write_bytes(Batch(records).encode())
-    return tmp_path / "logs"
+    return log_dir
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    return write_log(tmp_path / "logs")
 
 
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if name != "read"])
 def test_the_example_of_a_function_is_true(name: str, log_dir: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     compaction.compact(log_dir, output_dir=copy, settings=_COMPACT)
-    _examine(name, {"log_dir": log_dir, "copy": copy})
+    examine(name, {"log_dir": log_dir, "copy": copy})
 
 
-@pytest.mark.spark
-def test_records_are_read_into_a_data_frame(spark: Any, log_dir: Path) -> None:
-    _examine("read", {"log_dir": log_dir, "spark": spark})
-    frame = compaction.read(spark, log_dir, topics=["o.*"], partitions="orders-0", columns=["offset"])
-    assert (frame.columns, frame.count()) == (["offset"], 6)
-
-
-@pytest.mark.spark
-def test_a_session_of_the_caller_runs_the_tasks_and_remains(spark: Any, log_dir: Path) -> None:
-    # the first query of a session adds a setting
-    assert spark.range(1).count() == 1
-    before = dict(spark.sparkContext.getConf().getAll())
-    report = compaction.compact(log_dir, spark=spark, settings=_COMPACT, dry_run=True)
-    assert report.to_dict()["engine"] == {"name": SPARK, "reason": "the caller's session"}
-    assert spark.range(1).count() == 1
-    assert dict(spark.sparkContext.getConf().getAll()) == before
-
-
-def _examine(name: str, names: dict[str, Any]) -> None:
+def examine(name: str, names: dict[str, Any]) -> None:
     function = getattr(compaction, name)
     (test,) = doctest.DocTestFinder(recurse=False).find(function, name, globs={"compaction": compaction, **names})
     assert test.examples
@@ -215,3 +212,189 @@ def test_a_call_ends_what_it_started(log_dir: Path, monkeypatch: pytest.MonkeyPa
 def test_importing_the_package_imports_nothing_else() -> None:
     program = "import sys, compaction; print(sorted(name for name in sys.modules if name.startswith(('compaction.', 'numpy'))))"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+COMPACT = {**_COMPACT, "file.delete.delay.ms": 0}
+DELETE = {"cleanup.policy": "delete", "retention.ms": "1s", "file.delete.delay.ms": 0}
+
+
+#: a call of each function, given a log directory and one that does not exist
+CALLS: dict[str, Callable[[Path, Path], object]] = {
+    "compact": lambda log, out: compaction.compact(log, output_dir=out, settings=COMPACT, as_of=_AS_OF),
+    "compact in place": lambda log, out: compaction.compact(log, settings=COMPACT, as_of=_AS_OF),
+    "expire": lambda log, out: compaction.expire(log, output_dir=out, settings=DELETE, as_of=_AS_OF),
+    "erase": lambda log, out: compaction.erase(log, where=["prefix=a"], output_dir=out, include_active=True, as_of=_AS_OF),
+    "dry_run": lambda log, out: compaction.dry_run(log, policies=["configured"], settings=COMPACT, as_of=_AS_OF),
+    "verify": lambda log, out: compaction.verify(before=log, after=shutil.copytree(log, out), as_of=_AS_OF, settings=COMPACT),
+    "count": lambda log, out: compaction.count(log, top=1),
+    "count bytes": lambda log, out: compaction.count(log, stored=True, as_of=_AS_OF),
+    "dump": lambda log, out: compaction.dump(files=sorted(log.glob("*/*.log")), print_data_log=True),
+    "doctor": lambda log, out: compaction.doctor(log),
+    "read_arrow": lambda log, out: compaction.read_arrow(log, view="latest").read_all(),
+    "read_arrow left": lambda log, out: compaction.read_arrow(log).read_next_batch(),
+    "an error": lambda log, out: pytest.raises(compaction.UsageError, compaction.compact, log, settings={"no": "such"}),
+}  # fmt: skip
+
+
+def test_each_function_of_the_api_is_called_here() -> None:
+    functions = {name for name in compaction.__all__ if callable(getattr(compaction, name)) and name.islower()}
+    assert functions - {"read"} == {name.split()[0] for name in CALLS} - {"an"}
+
+
+def state() -> dict[str, Any]:
+    """What a call could change in this process."""
+    umask = os.umask(0o22)
+    os.umask(umask)
+    own = Path("/proc/self")
+    return {
+        "children": [task.read_text() for task in own.glob("task/*/children") if task.read_text()],
+        "threads": sorted((p / "comm").read_text() for p in own.glob("task/*")),
+        "descriptors": sorted(_target(entry) for entry in own.glob("fd/*")),
+        "handlers": {number: signal.getsignal(number) for number in signal.valid_signals()},
+        "mask": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+        "environment": dict(os.environ),
+        "limits": [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")],
+        "priority": os.nice(0),
+        "warnings": list(warnings.filters),
+        "locale": locale.setlocale(locale.LC_ALL),
+        "directory": str(Path.cwd()),
+        "umask": umask,
+        "temporary directory": (tempfile.tempdir, sorted(os.listdir(tempfile.gettempdir()))),  # noqa: PTH208
+        "collector": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()),
+        "hooks": (sys.excepthook, sys.unraisablehook, threading.excepthook, sys.path[:], sys.getrecursionlimit()),
+        "streams": (sys.stdin, sys.stdout, sys.stderr),
+        "logging": (logging.root.level, logging.root.handlers[:], logging.root.manager.disable),
+    }
+
+
+def _target(entry: Path) -> str:
+    try:
+        return str(entry.readlink())
+    except OSError:
+        return ""
+
+
+@pytest.fixture
+def quiet_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A temporary directory that no other process uses."""
+    place = tmp_path / "tmp"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    yield
+
+
+@pytest.mark.parametrize("workers", [False, True], ids=["inline", "in workers"])
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.usefixtures("quiet_tmp")
+def test_a_call_leaves_its_process_as_it_was(
+    name: str, workers: bool, log_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if workers:
+        monkeypatch.setattr("compaction.engines.local.INLINE_BYTES", 0)
+    # what the first call imports stays
+    CALLS[name](shutil.copytree(log_dir, tmp_path / "first"), tmp_path / "out")
+    before = state()
+    CALLS[name](log_dir, tmp_path / "out2")
+    after = state()
+    assert {key for key in before if before[key] != after[key]} == set(), [
+        (before[key], after[key]) for key in before if before[key] != after[key]
+    ]
+
+
+def test_thirty_calls_need_what_one_call_needs(log_dir: Path) -> None:
+    """The results of tasks were appended to a file without a name, for the life of the process."""
+
+    def memory() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def unnamed_bytes() -> int:
+        return sum(entry.stat().st_size for entry in Path("/proc/self/fd").iterdir() if "(deleted)" in _target(entry))
+
+    for _ in range(5):
+        compaction.count(log_dir)
+    before, unnamed = memory(), unnamed_bytes()
+    for _ in range(25):
+        compaction.count(log_dir)
+    assert unnamed_bytes() == unnamed
+    assert memory() - before < 8 << 20
+
+
+def test_calls_of_three_threads_are_those_of_one(tmp_path: Path) -> None:
+    """Threads would append to one file, at positions that they read without a lock."""
+    expected: dict[str, bytes] = {}
+    found: list[tuple[str, bytes]] = []
+    errors: list[BaseException] = []
+    for name in "abc":
+        write_log(tmp_path / name, name.encode())
+        alone = shutil.copytree(tmp_path / name, tmp_path / f"alone-{name}")
+        compaction.compact(alone, settings=COMPACT, as_of=_AS_OF)
+        expected[name] = _bytes(alone)
+
+    def run(name: str, number: int) -> None:
+        copy = shutil.copytree(tmp_path / name, tmp_path / f"{name}-{number}")
+        try:
+            assert compaction.compact(copy, settings=COMPACT, as_of=_AS_OF).exit_code == 0
+            found.append((name, _bytes(copy)))
+        except BaseException as error:  # noqa: BLE001 - reported by the test
+            errors.append(error)
+
+    for number in range(10):
+        threads = [threading.Thread(target=run, args=(name, number)) for name in "abc"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert errors == []
+    assert len(found) == 30
+    assert all(data == expected[name] for name, data in found)
+
+
+def _bytes(log_dir: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in sorted(log_dir.glob("orders-0/*.log")))
+
+
+def test_one_directory_is_changed_by_one_thread_at_a_time(log_dir: Path) -> None:
+    results: list[object] = []
+
+    def run() -> None:
+        try:
+            results.append(compaction.compact(log_dir, settings=COMPACT, as_of=_AS_OF).exit_code)
+        except compaction.UsageError as error:
+            results.append(error.message)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 0 in results
+    assert all(result == 0 or "in use: process" in str(result) for result in results), results
+
+
+def test_a_fork_has_buffers_of_its_own() -> None:
+    """Those of its parent are shared memory."""
+    from compaction.files.contents import borrow_buffer, return_buffer
+
+    buffer = borrow_buffer()
+    buffer[0] = 1
+    return_buffer(buffer)
+    if (child := os.fork()) == 0:
+        borrow_buffer()[0] = 2
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert buffer[0] == 1
+
+
+def test_json_documents_are_equal_after_a_fork(log_dir: Path) -> None:
+    document = json.dumps(compaction.count(log_dir).to_dict()["topics"])
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            os.write(writer, json.dumps(compaction.count(log_dir).to_dict()["topics"]).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as answer:
+        assert answer.read() == document

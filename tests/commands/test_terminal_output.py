@@ -1,4 +1,4 @@
-"""What users see: commands on a pseudo-terminal, through a pipe, and under ``spark-submit``."""
+"""What users see, on a pseudo-terminal, through a pipe and under ``spark-submit``: fits its width, and is escaped."""
 
 from __future__ import annotations
 
@@ -11,20 +11,27 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+import compaction
+from compaction.cli import console
+from compaction.commands import compact, dry_run
+from tests.damage.valid_logs import NOW_MS, valid_log, write_log
 from tests.golden import unpack_sample
+from tests.kafka.encode import Batch, Record
 from tests.kafka.jars import spark_home
 from tests.screen.golden_text import check_golden
 
 ROOT = Path(__file__).resolve().parents[2]
 AS_OF_MS = 1_798_761_600_000
-POLICIES = ("--policy", "cleanup.policy=compact", "cleanup.policy=delete,retention.ms=259200000")
+TWO_POLICIES = ("--policy", "cleanup.policy=compact", "cleanup.policy=delete,retention.ms=259200000")
 CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -68,7 +75,7 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-def console(command: str, log_dir: Path, *options: object) -> list[object]:
+def command_line(command: str, log_dir: Path, *options: object) -> list[object]:
     fixed = ("--as-of-ms", AS_OF_MS)
     return [sys.executable, "-m", "jobs", command, "--log-dir", log_dir, *fixed, *options]
 
@@ -86,7 +93,7 @@ def timeless(text: str) -> str:
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_expire_on_a_terminal(columns: int, sample: Path, request: pytest.FixtureRequest) -> None:
-    seen = on_a_terminal(columns, console("expire", sample, "--dry-run"))
+    seen = on_a_terminal(columns, command_line("expire", sample, "--dry-run"))
     assert seen.code == 0, seen.text
     check_golden(f"expire-sample-{columns}", timeless("\n".join(seen.final)), request)
     assert "\x1b[32m" in seen.text
@@ -104,7 +111,7 @@ def test_what_is_printed_does_not_stand_behind_the_status_line(sample: Path, com
 def test_something_is_on_the_terminal_within_a_second(sample: Path) -> None:
     # other processes of a busy machine take their part
     limit_s = max(1.0, 2 * os.getloadavg()[0] / (os.cpu_count() or 1))
-    seen = (on_a_terminal(80, console("expire", sample, "--dry-run")) for _ in range(3))
+    seen = (on_a_terminal(80, command_line("expire", sample, "--dry-run")) for _ in range(3))
     assert any(each.first_s < limit_s for each in seen)
 
 
@@ -113,7 +120,7 @@ def test_something_is_on_the_terminal_within_a_second(sample: Path) -> None:
 def test_the_same_bytes_are_meant_by_a_run_and_a_comparison(tmp_path: Path) -> None:
     """A comparison on a terminal, and a run in place: the same sizes on disk, which are those of the files."""
     log_dir = unpack_sample(tmp_path)
-    seen = on_a_terminal(80, console("dry-run", log_dir, *POLICIES, "--include-active", "--engine", "spark"))
+    seen = on_a_terminal(80, command_line("dry-run", log_dir, *TWO_POLICIES, "--include-active", "--engine", "spark"))
     assert seen.code == 0, seen.text
     first = next(line.split() for line in seen.final if line.startswith("A  ") and "kB" in line)
     assert all(len(line) <= 80 for line in seen.final)
@@ -121,7 +128,7 @@ def test_the_same_bytes_are_meant_by_a_run_and_a_comparison(tmp_path: Path) -> N
     steps = [each for each in ("looking for logs in", "reading 16 logs", "starting Spark") if each in seen.text]
     assert len(steps) == 3
     setting = ("--set", "cleanup.policy=compact", "--include-active", "--engine", "spark")
-    call = console("compact", log_dir, *setting, "--output", "json", "--log-format", "json")
+    call = command_line("compact", log_dir, *setting, "--output", "json", "--log-format", "json")
     run = subprocess.run(list(map(str, call)), cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     totals = json.loads(run.stdout)["totals"]
@@ -150,3 +157,199 @@ def test_under_spark_submit_standard_output_has_the_document_alone(tmp_path: Pat
     own = [json.loads(line)["message"].split(":")[0] for line in told.splitlines() if line.startswith("{")]
     # on a busy machine also which steps take long
     assert [each for each in own if not each.endswith(" ...")] == ["pass 1", "pass 2"]
+
+
+ODD = b"\xff \x1b[31m[red]\xe2\x80\xae"
+SHOWN = "\\udcff \\x1b[31m[red]\\u202e"
+CLEANING = ("--set", "cleanup.policy=compact", "--set", "min.cleanable.dirty.ratio=0", "--as-of-ms", str(NOW_MS))
+OBEYED = (b"\x1b", "\u202e".encode(), b"\xff")
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    """A valid log, and one whose segment is malformed."""
+    made = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + ODD))
+    write_log(made / "sound-0", valid_log("none").files)
+    write_log(made / "damaged-0", {f"{0:020d}.log": b"\x1b" * 100, f"{50:020d}.log": b""})
+    return made
+
+
+def outputs(tmp_path: Path, *names: str) -> list[str]:
+    return [argument for name in names for argument in (f"--{name}", str(tmp_path / name))]
+
+
+def harmless(data: bytes) -> bool:
+    data.decode()
+    return not any(each in data for each in OBEYED)
+
+
+def run(*arguments: str, command: str = "compact", **environment: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", f"jobs.{command}", *arguments],
+        cwd=ROOT, env={**os.environ, **environment}, capture_output=True, check=False,
+    )  # fmt: skip
+
+
+def on_a_dumb_terminal(*command: str) -> bytes:
+    """The output of a command on a terminal, on which it draws nothing."""
+    # with colorama, which the suites install, numba ends a process on a terminal by resetting the colours
+    return on_a_terminal(80, command, TERM="dumb", NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING="1").text.encode()
+
+
+def test_report_and_metrics_of_a_run_have_all_names(
+    log_dir: Path, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    arguments = ["--log-dir", str(log_dir), *CLEANING, *outputs(tmp_path, "report", "metrics")]
+    assert compact.main(arguments) == 1
+    printed = capsysbinary.readouterr()
+    for data in (printed.out, printed.err, *((tmp_path / name).read_bytes() for name in ("report", "metrics"))):
+        assert harmless(data)
+    assert SHOWN.encode() in printed.err
+    report = json.loads((tmp_path / "report").read_text())
+    assert {log["status"] for log in report["logs"]} == {"cleaned", "failed"}
+    # JSON has its own escapes for Unicode characters
+    assert {log["log_dir"] for log in report["logs"]} == {f"{tmp_path}/\\udcff \x1b[31m[red]\u202e"}
+    assert SHOWN.replace("\\", "\\\\") in (tmp_path / "metrics").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_runs_on_spark_have_all_names_in_json_lines_and_in_ascii_locales(log_dir: Path, tmp_path: Path) -> None:
+    arguments = ["--log-dir", str(log_dir), *CLEANING, *outputs(tmp_path, "report", "metrics"), "--log-format", "json"]
+    done = run("--engine", "spark", *arguments, PYTHONIOENCODING="ascii:strict")
+    assert done.returncode == 1
+    lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith(b"{")]
+    (error,) = [line["message"] for line in lines if line["level"] == "ERROR"]
+    assert SHOWN in error
+    assert harmless(done.stdout)
+    assert json.loads((tmp_path / "report").read_text())["totals"]["cleaned"] == 1
+    assert (tmp_path / "metrics").read_text().endswith("# EOF\n")
+
+
+def test_the_page_of_a_comparison_has_all_names(
+    log_dir: Path, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    files = outputs(tmp_path, "report", "metrics", "html")
+    arguments = ["--log-dir", str(log_dir), "--policy", "cleanup.policy=compact", *files]
+    assert dry_run.main(arguments) == 1
+    assert all(harmless((tmp_path / name).read_bytes()) for name in ("report", "metrics", "html"))
+    assert SHOWN.replace("\\", "\\\\").encode() in (tmp_path / "html").read_bytes()
+    printed = capsysbinary.readouterr()
+    assert SHOWN.encode() in printed.err
+    assert harmless(printed.out)
+
+
+class TestDump:
+    """Keys and values with control characters."""
+
+    KEY = b"\x1b]0;owned\x07\xc2\x9b2J\xe2\x80\xae\tend"
+
+    @pytest.fixture
+    def segment(self, tmp_path: Path) -> str:
+        path = tmp_path / f"{0:020d}.log"
+        path.write_bytes(Batch([Record(0, NOW_MS, self.KEY, b"\x1b[2J")]).encode())
+        return str(path)
+
+    def test_a_pipe_receives_the_bytes_unchanged(self, segment: str) -> None:
+        done = run("--files", segment, "--print-data-log", command="dump_log")
+        assert b" key: " + self.KEY + b" payload: \x1b[2J\n" in done.stdout
+
+    def test_a_terminal_receives_them_escaped(self, segment: str) -> None:
+        shown = on_a_dumb_terminal(sys.executable, "-m", "jobs.dump_log", "--files", segment, "--print-data-log")
+        assert b"key: \\x1b]0;owned\\x07\\x9b2J\\u202e\tend payload: \\x1b[2J\r\n" in shown
+        assert harmless(shown)
+
+    def test_a_terminal_receives_names_escaped(self, tmp_path: Path) -> None:
+        path = tmp_path / "\x1b[2J"
+        path.touch()
+        shown = on_a_dumb_terminal(sys.executable, "-m", "jobs.dump_log", "--files", str(path))
+        assert harmless(shown)
+        assert shown.count(b"\\x1b[2J") == 2
+
+
+COLUMNS = 80
+NOW = ("--as-of", "2027-01-01T00:00Z")
+LONG = "cleanup.policy=[compact,delete],retention.ms=-1,retention.bytes=40kB"
+POLICIES = ("--policy", "cleanup.policy=compact", "--policy", LONG)
+#: calls on the sample logs in ``logs``, and on those that were compacted in ``cleaned``
+CALLS = {
+    "a dry run": ("compact", "--log-dir", "logs", *NOW, "--dry-run", "--verbose", "--all"),
+    "policies": ("dry-run", "--log-dir", "logs", *NOW, *POLICIES),
+    "policies of each log": ("dry-run", "--log-dir", "logs", *NOW, *POLICIES, "--all", "--verbose"),
+    "reasons": ("dry-run", "--log-dir", "logs", *NOW, "--explain", "orders-0", "payments-open-0"),
+    "through time": ("dry-run", "--log-dir", "logs", *NOW, "--topic", "orders", *POLICIES, "--over-time", "--all", "--verbose"),
+    "settings that fit": ("dry-run", "--log-dir", "logs", *NOW, "--topic", "orders", "--over-time", "--fit", "100kB"),
+    "counts": ("count", "--log-dir", "logs", "--partitions", "--top", "3"),
+    "bytes": ("count", "--log-dir", "logs", "--bytes", "--group-by", r"regex:^(\w+)-", "--top", "3"),
+    "segments to expire": ("expire", "--log-dir", "logs", *NOW, "--dry-run", "--verbose"),
+    "a run": ("compact", "--log-dir", "logs", *NOW, "--output-dir", "copy", "--verify"),
+    "a verification": ("verify", "--in-place", "cleaned", *NOW),
+    "why": ("verify", "--in-place", "cleaned", *NOW, "--why", "orders-0:3"),
+    "health": ("doctor", "--log-dir", "logs"),
+    "kernels": ("warm-up", "--status"),
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("columns")
+    for name in ("logs", "cleaned"):
+        unpack_sample(made / "sample").rename(made / name)
+    compaction.compact(made / "cleaned", as_of=NOW[1], engine="local")
+    return made
+
+
+@contextmanager
+def terminal() -> Iterator[list[bytes]]:
+    """Standard output is a terminal; at the end, what was printed."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
+    shown: list[bytes] = []
+
+    def read() -> None:
+        # Linux reports the end of a terminal as EIO
+        with suppress(OSError):
+            while block := os.read(ours, 1 << 16):
+                shown.append(block)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        with os.fdopen(theirs, "w", encoding="utf-8") as stream, redirect_stdout(stream):
+            yield shown
+    finally:
+        reader.join()
+        os.close(ours)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_a_command_prints_fits_a_terminal(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("TERM", "dumb")
+    with terminal() as shown:
+        assert console.main(CALLS[name]) == 0 or name == "kernels"
+    lines = b"".join(shown).decode().splitlines()
+    assert len(lines) > 1 or name == "why"
+    assert [line for line in lines if len(line) > COLUMNS] == []
+
+
+@pytest.mark.parametrize("command", ["", *(command.name for command in console.COMMANDS)])
+def test_help_fits_80_columns(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    assert console.main([*filter(None, [command]), "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 5
+    assert lines[0].startswith(f"usage: kafka-log-compaction {command or 'COMMAND'} ")
+    assert [line for line in lines if len(line) > COLUMNS] == []
+
+
+@pytest.mark.parametrize("name", ["policies", "through time", "bytes", "counts"])
+def test_tables_in_a_pipe_fit_80_columns(
+    name: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Sentences are on one line, for tools that search lines; figures are separated by two spaces."""
+    monkeypatch.chdir(place)
+    assert console.main(CALLS[name]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if re.search(r"\S  +\S+", line)]
+    assert len(rows) > 4
+    assert [line for line in rows if len(line) > COLUMNS and not re.match(r"\w+: ", line)] == []

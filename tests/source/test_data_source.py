@@ -1,7 +1,10 @@
-"""``spark.read.format("kafka_log")`` in a Spark session: the records of real consumers, whatever was queried before."""
+"""The data source ``kafka_log`` in a Spark session: the records of real consumers, whatever was queried before."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -135,3 +138,43 @@ def test_random_sequences_have_the_rows_of_a_plain_table(pushing: SparkSession, 
 def test_the_reader_takes_no_filters() -> None:
     base = datasource.DataSourceReader
     assert getattr(KafkaLogReader, "pushFilters", None) is getattr(base, "pushFilters", None)
+
+
+ROOT = Path(__file__).resolve().parents[2]
+_READS = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+read = spark.read.format("kafka_log").option("topic", "orders")
+print(read.load(sys.argv[1]).where("offset > 5").count())
+from compaction.source.data_source import register
+settings = spark.conf.getAll
+register(spark)
+print(read.load(sys.argv[1]).where("offset > 5").count(), spark.conf.getAll == settings)
+"""
+
+
+@pytest.mark.slow
+def test_the_format_is_found_without_register_which_sets_nothing(sample: Path, tmp_path: Path) -> None:
+    called = [sys.executable, "-c", _READS, str(sample)]
+    # Spark looks with the first python3, as it does in an activated environment
+    activated = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(called, cwd=tmp_path, env=activated, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found, registered, unchanged = done.stdout.split()
+    assert int(found) == int(registered) > 100
+    assert unchanged == "True"
+
+
+@pytest.mark.slow
+def test_spark_sql_gives_the_same_view(source: SparkSession, sample: Path) -> None:
+    log = source.read.format("kafka_log").option("isolation.level", "read_committed").load(str(sample / "payments-1"))
+    log.createOrReplaceTempView("payments")
+    expected = source.sql("""
+        select topic, partition, key, value, offset, superseded from (
+            select *, row_number() over (partition by key order by offset desc) as place,
+                count(*) over (partition by key) - 1 as superseded
+            from payments where key is not null)
+        where place = 1 order by offset""")
+    found = source.read.format("kafka_log").option("view", "latest").option("topic", "payments").load(str(sample))
+    assert found.where("partition = 1").select(expected.columns).collect() == expected.collect()

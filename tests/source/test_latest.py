@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
-from compaction.errors import CorruptLogError, UsageError
+from compaction.errors import CorruptLogError
 from compaction.source import latest
-from compaction.source.data_source import end_offsets, register
+from compaction.source.data_source import end_offsets
 from tests.dumping.segments import write_segment
 from tests.source.plain_consumer import Served, read_rows, reader_of, serve, served
 from tests.source.random_partition import FLAVOURS, write_random
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 View = list[tuple[Served, int]]
 
@@ -110,31 +107,6 @@ def test_damage_is_an_error_with_its_position(tmp_log_dir: Path) -> None:
         [list(reader.read(part)) for part in reader.partitions()]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"view": "newest"}, "view 'newest' is neither latest nor changes"),
-        ({"view": "latest", "tombstones": "no"}, "tombstones 'no' is neither keep nor drop"),
-        ({"view": "changes", "tombstones": "drop"}, "tombstones is an option of view=latest"),
-        ({"tombstones": "drop"}, "tombstones is an option of view=latest"),
-        ({"view": "latest", "isolation_level": "read_uncommitted"}, "a view has no aborted data"),
-        ({"view": "latest", "startingtimestamp": "1"}, "startingtimestamp cannot be combined with a view"),
-        ({"view": "latest", "includecontrol": "true"}, "includecontrol cannot be combined with a view"),
-        ({"startingoffset": "1", "startingoffsets": "earliest"}, "startingoffset and startingoffsets are both given"),
-        ({"startingoffsets": "latest"}, "startingoffsets 'latest' has no offsets of partitions"),
-        ({"startingoffsets": '{"orders": {"0": -1}}'}, "has no offsets of partitions"),
-        ({"endingoffsets": '{"orders": {"0": 1.5}}'}, "has no offsets of partitions"),
-        ({"endingoffsets": '{"orders": {"x": 1}}'}, "has no offsets of partitions"),
-        ({"endingoffsets": '{"orders": 3}'}, "has no offsets of partitions"),
-        ({"columns": "superseded"}, "column superseded needs the option view"),
-        ({"columns": "change", "view": "latest"}, "column change needs the option view"),
-    ],
-)
-def test_wrong_options_are_refused(sample: Path, options: dict[str, str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        read_rows(sample, **options)
-
-
 def test_a_spool_returns_the_rows_of_each_part_in_order(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     for memory in (0, 1 << 20):
@@ -147,19 +119,3 @@ def test_a_spool_returns_the_rows_of_each_part_in_order(tmp_path: Path) -> None:
                 for row, part in zip(rows.tolist(), part_of.tolist(), strict=True):
                     expected[part].append(row)
             assert [spool.read(part).tolist() for part in range(3)] == expected
-
-
-@pytest.mark.slow
-@pytest.mark.spark
-def test_spark_sql_gives_the_same_view(spark: SparkSession, sample: Path) -> None:
-    register(spark)
-    log = spark.read.format("kafka_log").option("isolation.level", "read_committed").load(str(sample / "payments-1"))
-    log.createOrReplaceTempView("payments")
-    expected = spark.sql("""
-        select topic, partition, key, value, offset, superseded from (
-            select *, row_number() over (partition by key order by offset desc) as place,
-                count(*) over (partition by key) - 1 as superseded
-            from payments where key is not null)
-        where place = 1 order by offset""")
-    found = spark.read.format("kafka_log").option("view", "latest").option("topic", "payments").load(str(sample))
-    assert found.where("partition = 1").select(expected.columns).collect() == expected.collect()

@@ -17,6 +17,8 @@ from compaction.engines import spark as spark_engine
 from compaction.engines.spark import OwnJobs, SparkEngine, cause_in, concurrent_tasks, why_stalled
 from compaction.engines.spark_session import ship_package
 from compaction.errors import CompactionError
+from compaction.options.table import SPARK
+from tests.commands.test_api import examine, write_log
 from tests.golden import unpack_sample
 from tests.waiting import wait_until
 
@@ -36,6 +38,9 @@ def _number(task: int) -> int:
 
 def test_a_call_leaves_a_callers_session_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
     sc, log_dir = spark.sparkContext, unpack_sample(tmp_path)
+    # the first query of a session adds a setting
+    assert spark.range(1).count() == 1
+    settings = dict(sc.getConf().getAll())
     sc.setJobGroup("mine", "my own work")
     try:
         compaction.count(log_dir, topics="payments", spark=spark)
@@ -46,13 +51,23 @@ def test_a_call_leaves_a_callers_session_as_it_was(spark: SparkSession, tmp_path
                 log_dir, dry_run=True, settings={"cleanup.policy": "compact"}, as_of=AS_OF_MS, spark=spark
             )
             assert report.exit_code == 0
+            assert report.to_dict()["engine"] == {"name": SPARK, "reason": "the caller's session"}
         assert [sc.getLocalProperty(name) for name in PROPERTIES] == before == ["mine", "my own work", before[2], before[3]]
         assert set(Path(str(sc._temp_dir)).iterdir()) == files
         # Spark starts new workers for another environment
         assert sc.environment == environment
+        assert dict(sc.getConf().getAll()) == settings
+        assert spark.range(1).count() == 1
     finally:
         for name in PROPERTIES:
             sc.setLocalProperty(name, None)  # type: ignore[arg-type]
+
+
+def test_records_are_read_into_a_data_frame(spark: SparkSession, tmp_path: Path) -> None:
+    log_dir = write_log(tmp_path / "logs")
+    examine("read", {"log_dir": log_dir, "spark": spark})
+    frame = compaction.read(spark, log_dir, topics=["o.*"], partitions="orders-0", columns=["offset"])
+    assert (frame.columns, frame.count()) == (["offset"], 6)
 
 
 def test_the_package_is_shipped_to_a_session_once(spark: SparkSession) -> None:

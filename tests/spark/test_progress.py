@@ -1,13 +1,11 @@
-"""What a user sees while a run works: plain lines, bars on a terminal, and tasks of a Spark job turned into bytes."""
+"""Progress of a run on Spark: what its tasks have read, by counters that they share, and by its completed tasks."""
 
 from __future__ import annotations
 
-import io
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,129 +16,13 @@ from compaction.engines.spark_session import ship_package
 from compaction.files import read_counter
 from compaction.files.local import LocalFileSystem
 from compaction.files.segment_file import SegmentReader
-from compaction.screen.progress import LINE_INTERVAL_S, Progress, StatusLine
+from compaction.screen.progress import Progress
 from tests.dumping.segments import write_segment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MB = 1_000_000
-
-
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-def test_a_long_pass_prints_at_most_one_line_per_interval(clock: Clock) -> None:
-    stream = io.StringIO()
-    with Progress(partial(print, file=stream), clock) as progress:
-        progress.start("copy", 1000 * MB)
-        for _ in range(8):
-            clock.now_s += LINE_INTERVAL_S / 2
-            progress.advance(100 * MB)
-        progress.done("copy")
-    assert stream.getvalue().splitlines() == [
-        "copy: 200.0 MB of 1.0 GB (20%), 20.0 MB/s, 40.0 s left",
-        "copy: 400.0 MB of 1.0 GB (40%), 20.0 MB/s, 30.0 s left",
-        "copy: 600.0 MB of 1.0 GB (60%), 20.0 MB/s, 20.0 s left",
-        "copy: 800.0 MB of 1.0 GB (80%), 20.0 MB/s, 10.0 s left",
-        "copy: 1.0 GB in 40.0 s, 25.0 MB/s",
-    ]
-
-
-def test_a_pass_without_a_byte_done_has_no_estimate_of_time_left(clock: Clock) -> None:
-    stream = io.StringIO()
-    with Progress(partial(print, file=stream), clock) as progress:
-        progress.start("copy", MB)
-        clock.now_s += LINE_INTERVAL_S
-        progress.advance(0)
-    assert stream.getvalue() == "copy: 0 B of 1.0 MB (0%), 0 B/s\n"
-
-
-def test_an_empty_pass_prints_one_line(clock: Clock) -> None:
-    stream = io.StringIO()
-    with Progress(partial(print, file=stream), clock) as progress:
-        progress.start("copy", 0)
-        clock.now_s += 2 * LINE_INTERVAL_S
-        progress.advance(0)
-        progress.done("copy")
-    assert stream.getvalue() == "copy: 0 B in 20.0 s, 0 B/s\n"
-
-
-def test_bytes_beyond_the_total_do_not_count(clock: Clock) -> None:
-    stream = io.StringIO()
-    with Progress(partial(print, file=stream), clock) as progress:
-        progress.start("copy", 10 * MB)
-        clock.now_s += LINE_INTERVAL_S
-        progress.advance(9 * MB)
-        clock.now_s += LINE_INTERVAL_S
-        progress.advance(9 * MB)
-        progress.done("copy")
-    assert stream.getvalue().splitlines() == [
-        "copy: 9.0 MB of 10.0 MB (90%), 900.0 kB/s, 1.1 s left",
-        "copy: 10.0 MB in 20.0 s, 500.0 kB/s",
-    ]
-
-
-def test_bytes_between_passes_are_ignored(clock: Clock) -> None:
-    stream = io.StringIO()
-    with Progress(partial(print, file=stream), clock) as progress:
-        progress.advance(MB)
-        progress.start("offset map", MB)
-        progress.done("offset map")
-        progress.advance(MB)
-    assert len(stream.getvalue().splitlines()) == 1
-
-
-def test_ending_a_pass_that_is_not_running_is_an_error(clock: Clock) -> None:
-    with Progress(partial(print, file=io.StringIO()), clock) as progress, pytest.raises(KeyError, match="copy"):
-        progress.done("copy")
-
-
-def test_a_terminal_gets_a_bar_with_bytes_and_rate(clock: Clock) -> None:
-    lines, terminal = io.StringIO(), io.StringIO()
-    with Progress(partial(print, file=lines), clock, StatusLine(terminal, lambda: 120, clock)) as progress:
-        progress.start("offset map", 100 * MB)
-        clock.now_s += 2
-        progress.advance(50 * MB)
-        deadline = time.monotonic() + 20
-        while "50%" not in terminal.getvalue() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        progress.done("offset map")
-    assert "\r\x1b[2Koffset map  ────" in terminal.getvalue()
-    assert "━━━━━━━━━━━━────────────   50% of 100.0 MB, 25.0 MB/s, 2.0 s left" in terminal.getvalue()
-    assert terminal.getvalue().endswith("\x1b[2K")
-    assert lines.getvalue() == "offset map: 100.0 MB in 2.0 s, 50.0 MB/s\n"
-
-
-def test_many_threads_may_advance_one_pass(clock: Clock) -> None:
-    stream = io.StringIO()
-    with Progress(partial(print, file=stream), clock) as progress:
-        progress.start("copy", 8000 * MB)
-
-        def advance_often() -> None:
-            for _ in range(500):
-                progress.advance(MB)
-
-        threads = [threading.Thread(target=advance_often) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        clock.now_s += LINE_INTERVAL_S
-        progress.advance(0)
-    assert stream.getvalue().startswith("copy: 4.0 GB of 8.0 GB (50%)")
 
 
 class Recorder(Progress):

@@ -1,4 +1,4 @@
-"""What a run prints, at the widths of terminals and through a pipe: golden files."""
+"""What runs and comparisons print, at the widths of terminals and through a pipe: golden files."""
 
 from __future__ import annotations
 
@@ -8,31 +8,68 @@ from dataclasses import replace
 
 import pytest
 
+from compaction.policies.comparison import ComparedLog, Comparison, OutcomeStatus, explanation_lines
 from compaction.report import CHANGED, IN_USE, LogReport, LogStatus
 from compaction.run_report import RunReport
-from compaction.screen.text_table import Screen
+from compaction.screen.text_table import Screen, letter
+from tests.policies import made
+from tests.policies.made import comparison, log
 from tests.screen.golden_text import check_golden, widest
 from tests.screen.made_reports import cleaned, every_outcome, expired, failed, many_logs, skipped
 
-WIDTHS = (60, 80, 120)
 
-
-def shown(report: RunReport, width: int | None, **options: bool) -> str:
+def shown(report: RunReport | Comparison, width: int | None, **options: bool) -> str:
     stream = io.StringIO()
     report.print_on(Screen(stream, width, **options))
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize(("name", "report"), [("every-outcome", every_outcome()), ("many-logs", many_logs(dry_run=True))])
-def test_a_run_on_a_terminal(name: str, report: RunReport, width: int, request: pytest.FixtureRequest) -> None:
-    text = shown(report, width)
-    check_golden(f"run-{name}-{width}", text, request)
+THREE = (
+    "cleanup.policy=compact",
+    "cleanup.policy=delete,retention.ms=259200000",
+    "cleanup.policy=compact+delete,retention.ms=86400000",
+)
+
+
+def with_three_policies(*logs: ComparedLog) -> Comparison:
+    """The second policy twice, under the names of a real comparison."""
+    more = (replace(each, outcomes=(*each.outcomes, *each.outcomes[1:])) for each in logs)
+    return replace(comparison(*more), policies=THREE)
+
+
+def few() -> Comparison:
+    refused = log("no-keys-0", 700, status=OutcomeStatus.REFUSED, reason="12 of 100 records have no key")
+    return with_three_policies(
+        log("a-0", 100), refused, made.skipped("b-0", 30, "ratio"), made.failed("c-0", "/data/c-0/0.log: broken")
+    )
+
+
+def many() -> Comparison:
+    logs = (log(f"topic-{number // 8:02}-{number % 8}", 10 * number + 5, left=(30 + number % 60, 80)) for number in range(316))
+    return with_three_policies(*logs)
+
+
+#: by the name of its golden files
+RESULTS: dict[str, RunReport | Comparison] = {
+    "run-every-outcome": every_outcome(),
+    "run-many-logs": many_logs(dry_run=True),
+    "comparison-few": few(),
+    "comparison-many": many(),
+}
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_fits_a_terminal(name: str, width: int, request: pytest.FixtureRequest) -> None:
+    text = shown(RESULTS[name], width)
+    check_golden(f"{name}-{width}", text, request)
     assert widest(text) <= width
+    assert len(text.splitlines()) <= 50
 
 
-def test_a_run_with_details(request: pytest.FixtureRequest) -> None:
-    check_golden("run-details-80", shown(every_outcome(dry_run=True), 80, details=True), request)
+@pytest.mark.parametrize(("name", "found"), [("run", every_outcome(dry_run=True)), ("comparison", few())])
+def test_a_result_with_details(name: str, found: RunReport | Comparison, request: pytest.FixtureRequest) -> None:
+    check_golden(f"{name}-details-80", shown(found, 80, details=True), request)
 
 
 def test_a_run_through_a_pipe_has_the_same_table(request: pytest.FixtureRequest) -> None:
@@ -144,3 +181,73 @@ def test_failed_logs_come_first_and_skipped_ones_last() -> None:
     assert first[0] == "bad-1"
     assert ranks[0] == 0
     assert first.index("orders-3") == 1
+
+
+def test_a_comparison_through_a_pipe_has_the_same_tables(request: pytest.FixtureRequest) -> None:
+    text = shown(few(), None)
+    check_golden("comparison-few-pipe", text, request)
+    blocks = text.split("\n\n")
+    assert [each for each in blocks if each.startswith(("log ", "policy "))] == [
+        each for each in shown(few(), 80).split("\n\n") if each.startswith(("log ", "policy "))
+    ]
+    assert "\x1b" not in text
+
+
+def test_many_policies_have_several_tables() -> None:
+    ten = replace(log("a-0", 100), outcomes=log("a-0", 100).outcomes * 5)
+    text = shown(replace(comparison(ten), policies=tuple(f"retention.ms={each}" for each in range(10))), 60)
+    assert widest(text) <= 60
+    heads = [line for line in text.splitlines() if line.startswith("log ")]
+    assert [name for line in heads for name in line.split() if len(name) == 1] == list("ABCDEFGHIJ")
+
+
+def test_a_quiet_comparison_prints_its_last_line_only() -> None:
+    last = "dry run, nothing written: 1 log; A 100.0 kB -> 50.0 kB, B 100.0 kB -> 80.0 kB on disk, in 1.2 s without start-up\n"
+    assert shown(comparison(log("a-0", 100)), None, only_summary=True) == last
+
+
+def test_a_refused_log_is_not_counted_as_freed() -> None:
+    found = comparison(log("a-0", 100), log("b-0", 300, status=OutcomeStatus.REFUSED))
+    compacting, deleting = found.totals()
+    assert (compacting.before.bytes, compacting.after.bytes) == (400_000, 350_000)
+    assert (deleting.before.bytes, deleting.after.bytes) == (400_000, 320_000)
+    assert (found.exit_code, found.refused) == (0, 1)
+
+
+def test_markup_in_a_name_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    text = shown(comparison(made.failed("b-0", "[red]broken[/red]")), 80, colours=True, details=True)
+    assert "[red]broken[/red]" in text
+
+
+def test_letters_go_on_after_z() -> None:
+    assert [letter(number) for number in (0, 25, 26, 27, 701, 702)] == ["A", "Z", "AA", "AB", "ZZ", "AAA"]
+
+
+def test_explanations_have_every_condition_with_its_remedy() -> None:
+    stream = io.StringIO()
+    screen = Screen(stream)
+    screen.print(explanation_lines([log("a-0", 1), made.failed("b-0", "broken")], screen.style))
+    assert stream.getvalue().startswith(
+        "a-0 in /data\n"
+        "  cleanup.policy=compact: would be cleaned: over 0.5\n"
+        "    yes   cleanup policy compact includes compact\n"
+        "    no    ratio 0.2 > 0.5\n"
+        "          becomes cleanable after 3 kB more\n"
+    )
+    assert stream.getvalue().endswith("b-0 in /data\n  failed: broken\n")
+
+
+def test_explanations_fit_a_terminal() -> None:
+    stream = io.StringIO()
+    screen = Screen(stream, 50)
+    screen.print(explanation_lines([log("a-0", 1)], screen.style))
+    assert widest(stream.getvalue()) <= 50
+    assert "\n  cleanup.policy=compact: would be cleaned: over\n    0.5\n" in stream.getvalue()
+
+
+def test_a_log_that_only_expires_is_not_cleaned() -> None:
+    (outcome, expired) = log("a-0", 100).outcomes
+    assert (outcome.words, expired.words) == ("cleaned", "expired")
+    both = replace(expired, run=replace(expired.run, compacted=True, status=LogStatus.CLEANED))
+    assert both.words == "expired and cleaned"
