@@ -270,7 +270,9 @@ def _not_found(erasure: Mapping[str, Any]) -> Iterator[str]:
         remaining = [f"{missing - len(listed):,} more"] if listed and missing > len(listed) else []
         places = f": {', '.join([*listed, *remaining])}" if listed else ""
         verb = "was" if missing == 1 else "were"
-        yield f"{missing:,} of {counted(erasure['keys_given'], 'key')} {verb} not found{places}"
+        unread = erasure.get("logs_not_searched", 0)
+        elsewhere = f"; {counted(unread, 'log')} {'was' if unread == 1 else 'were'} not searched" if unread else ""
+        yield f"{missing:,} of {counted(erasure['keys_given'], 'key')} {verb} not found{places}{elsewhere}"
 
 
 def _table(report: RunReport, style: Style, all_rows: bool, with_details: bool) -> list[Line]:

@@ -268,6 +268,8 @@ class _KeyErasure(Command):
         notes = [*notes_of(self._base, reports, files), *(() if certifier is None else certifier.notes)]
         document = erasure_document(request.erasure, erased, self._resumed, notes)
         document |= missing_document(request.erasure, keys, request.places) | {"left_files": files}
+        searched = {str(log.topic_partition) for log in self._found}
+        document["logs_not_searched"] = sum(log.disk_bytes_before > 0 and log.name not in searched for log in reports)
         document["remaining_records"] = sum(log.remaining_records for log in reports)
         document["remaining_accepted"] = request.accepts_remaining
         if certifier is not None:
