@@ -301,8 +301,8 @@ class _Sides:
             if contents(ours) != contents(self.before / partition):
                 yield "Kafka refuses, and the job changed the log"
             return
-        if mine != theirs:
-            yield f"{mine}, Kafka's {theirs}"
+        if (seen := mine.seen_by(theirs)) != theirs:
+            yield f"{seen}, Kafka's {theirs}"
         for file in ("log_starts", "cleaner_offsets"):
             found = [offsets_of(side, file).get(name) for side in (self.ours, self.kafkas)]
             if found[0] != found[1]:

@@ -24,8 +24,9 @@ from tests.conformance.kafkas import Compared
 from tests.kafka.gateway import Gateway
 from tests.memory import scratch
 from tests.oracle.random_logs import Flavour
-from tests.scenarios.draw import draw
+from tests.scenarios.draw import draw, drawn
 from tests.scenarios.language import scenarios
+from tests.scenarios.plain import is_plain, plainly
 from tests.scenarios.runner import in_place_by, on_spark
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ pytestmark = pytest.mark.kafka
 
 #: the first seed, and how many; on Spark fewer, which takes longer for each
 FIRST, LOGS, ON_SPARK = 40, 40, 4
+#: the first logs of the plain cleaner's tests
+JUDGED = 120
 GROWING: Logs = {
     "plain": (Flavour(transactions=False, keys=40, batches=90), {}),
     "few-keys": (Flavour(batches=60, keys=2), {}),
@@ -55,6 +58,15 @@ def test_random_logs_equal_kafkas_after_every_round(gateway: Gateway) -> None:
         both = Compared(gateway, in_place_by(sizes=random_sizes(FIRST))).run(root, found)
     assert both.failed == {}
     assert both.cleaned > LOGS
+
+
+def test_the_plain_cleaner_leaves_what_kafka_leaves_after_every_round(gateway: Gateway) -> None:
+    """So it may judge the job where there is no Kafka (``tests/scenarios/test_drawn.py``)."""
+    found = {name: one for name, one in drawn(range(JUDGED)).items() if is_plain(one)}
+    with scratch() as root:
+        both = Compared(gateway, plainly(found)).run(root, found)
+    assert both.failed == {}
+    assert both.cleaned > JUDGED
 
 
 def test_what_verify_rejects_fails_a_log_unless_its_checkpoint_is_invented(

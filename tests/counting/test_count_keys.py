@@ -122,6 +122,14 @@ def last_stable(log: Path) -> int:
     return task.spec.bounds.last_offset + 1
 
 
+def log_of(log_dir: Path, content: bytes, name: str = "orders-0", base_offset: int = 0) -> Path:
+    """A log of one segment."""
+    log = log_dir / name
+    log.mkdir()
+    (log / f"{base_offset:020d}.log").write_bytes(content)
+    return log
+
+
 def location(path: Path) -> LogLocation:
     name = parse_partition_dir(path.name)
     assert name is not None
@@ -174,27 +182,14 @@ def on_spark(request: pytest.FixtureRequest, progress: Progress) -> Engine:
     return SparkEngine(spark.sparkContext, progress)
 
 
-class TestText:
-    @pytest.fixture
-    def log_dir(self, tmp_log_dir: Path) -> Path:
-        for number, count in enumerate((2, 1)):
-            log = tmp_log_dir / f"orders-{number}"
-            log.mkdir()
-            records = [
-                *(Record(i, T0, b"order-1", b"x" * 500) for i in range(count)),
-                Record(5, T0, b"\xff\x1b[31m", b"v"), Record(6, T0, None, b"v"), Record(7, T0, b"gone\n", None),
-            ]  # fmt: skip
-            (log / f"{0:020d}.log").write_bytes(Batch(tuple(records)).encode())
-        return tmp_log_dir
-
-    def test_the_directory_of_a_live_broker_is_counted_as_a_snapshot(
-        self, log_dir: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        (log_dir / ".lock").touch()
-        with held_elsewhere(log_dir):
-            assert count_command.main(["--log-dir", str(log_dir)]) == 0
-            assert capsys.readouterr().out.splitlines()[-1] == f"in use; figures are a snapshot: {log_dir}"
-            (topic,) = counted(capsys, "--log-dir", log_dir)["topics"]
-        assert [log["in_use"] for log in topic["partitions"]] == [True, True]
-        (topic,) = counted(capsys, "--log-dir", log_dir)["topics"]
-        assert [log["in_use"] for log in topic["partitions"]] == [False, False]
+def test_the_directory_of_a_live_broker_is_counted_as_a_snapshot(tmp_log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(2):
+        log_of(tmp_log_dir, Batch([Record(0, T0, b"order-1", b"x")]).encode(), f"orders-{number}")
+    (tmp_log_dir / ".lock").touch()
+    with held_elsewhere(tmp_log_dir):
+        assert count_command.main(["--log-dir", str(tmp_log_dir)]) == 0
+        assert capsys.readouterr().out.splitlines()[-1] == f"in use; figures are a snapshot: {tmp_log_dir}"
+        (topic,) = counted(capsys, "--log-dir", tmp_log_dir)["topics"]
+    assert [log["in_use"] for log in topic["partitions"]] == [True, True]
+    (topic,) = counted(capsys, "--log-dir", tmp_log_dir)["topics"]
+    assert [log["in_use"] for log in topic["partitions"]] == [False, False]

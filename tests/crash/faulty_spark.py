@@ -42,7 +42,7 @@ from tests.golden import unpack_sample
 from tests.jvm import executor_options
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
-from tests.passes.repeated_tasks import (
+from tests.passes.test_repeated_tasks import (
     ALL,
     AS_OF_MS,
     LOG,
@@ -168,7 +168,7 @@ def kills_all(clean: Clean, part: OutputPart) -> Any:
     return result
 
 
-#: by the place of a case
+#: by ``at`` of a case; all executors are killed between the passes, too
 CLEANING: dict[str, Callable[[Clean, OutputPart], Any]] = {
     "tasks": fails_in_many_ways, "executor": kills_executor, "twice": runs_twice, "between": lambda clean, part: clean(),
     "pass 2": kills_all,
@@ -254,7 +254,7 @@ def _lose_shuffle_files() -> None:
 
 
 class Disturbed(SparkEngine):
-    """``at`` is the place of a case; ``context`` is Spark's, once it has been started."""
+    """``at`` is that of a case; ``context`` is Spark's, once it has been started."""
 
     at = ""
     context: Any = None
@@ -309,8 +309,8 @@ def verify_copy(log_dir: Path) -> dict[str, Any]:
 
 
 class Case(NamedTuple):
-    """``at`` is where a fault occurs: the executors are killed there, if it is not one of ``CLEANING``. With ``fails`` a
-    repeated task cannot read."""
+    """``at`` is a fault in pass 2 (``CLEANING``), or where else all executors are killed: in pass 1, a join, another task. With
+    ``fails`` a repeated task cannot read."""
 
     command: Callable[[Path], dict[str, Any]]
     at: str

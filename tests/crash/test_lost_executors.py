@@ -10,7 +10,7 @@ import pytest
 from tests.crash.faulty_spark import CASES, Case, results
 from tests.crash.kill import CLUSTER
 from tests.crash.test_retries import is_undisturbed
-from tests.passes.repeated_tasks import LOG
+from tests.passes.test_repeated_tasks import LOG
 
 pytestmark = [pytest.mark.crash, pytest.mark.cluster, pytest.mark.spark]
 

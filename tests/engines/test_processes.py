@@ -22,14 +22,11 @@ from compaction.engines.local import POLL_INTERVAL_S, LocalEngine, Piece, Spool
 from compaction.errors import CompactionError
 from compaction.files import read_counter
 from compaction.policies.compare_policies import compare_with
-from compaction.run.compact import clean_logs
-from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
 from tests.memory import scratch
-from tests.passes.random_cases import NOW_MS, random_cases
-from tests.passes.test_contract import contents, lay_out, plain
+from tests.passes.random_cases import NOW_MS, lay_out, random_cases
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,20 +39,6 @@ LIMIT_S = 60.0
 def workers() -> Iterator[LocalEngine]:
     with LocalEngine(2, inline_bytes=0) as passes:
         yield passes
-
-
-@pytest.mark.parametrize("sizes", [TINY, None], ids=["tiny", "by size"])
-def test_the_files_checkpoints_and_reports_are_those_of_plain_calls(workers: LocalEngine, sizes: Sizes | None) -> None:
-    cases = random_cases([60])[::2]
-    topics = {case.name: case.topic_config for case in cases}
-    with scratch() as root:
-        found = {}
-        for name, passes in (("calls", LocalPasses()), ("processes", workers)):
-            lay_out(root / name, cases)
-            report = clean_logs(lambda: passes, request_for(root / name, NOW_MS, topics), Environment(sizes=sizes))  # noqa: B023 - called here
-            found[name] = contents(root / name), [plain(log, root / name) for log in report.logs]
-        assert found["processes"] == found["calls"]
-        assert any(log.keys for log in found["processes"][1])
 
 
 def test_a_comparison_is_that_of_plain_calls(workers: LocalEngine) -> None:

@@ -1,25 +1,34 @@
 """Nothing of an erased record is in any file of the log directory, of a copy, or of the directory for temporary files; reports
-have hashes of keys."""
+have hashes of keys. And what is left of an erasure whose certificate is not written, or does not hold."""
 
 from __future__ import annotations
 
+import json
 import tempfile
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from compaction.certifier import erased_keys
+from compaction.commands import verify
+from compaction.erasure import certify_result
 from compaction.erasure.erasure_report import erasure_document
 from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
+from compaction.errors import StorageError
 from compaction.formats.keys import KeyCriteria, salted_digest, salted_hash
 from compaction.formats.producer_snapshot import ProducerEntry
-from tests.erasure.test_erase_keys import SALT, erase
+from tests.crash.surroundings import end_process
+from tests.disk import Stopped
+from tests.erasure.test_erase_keys import SALT, call, erase, records_in, write_odd
 from tests.kafka.encode import Batch, Record
 from tests.oracle.disk import write_partition, write_producers
 from tests.oracle.segments import write_segment
-from tests.passes.random_cases import NOW_MS
-from tests.passes.rounds import INTERVAL_BYTES
+from tests.passes.random_cases import INTERVAL_BYTES, NOW_MS
 
 KEY, VALUE, HEADER = b"key-to-erase", b"value-of-it", b"header-of-it"
 PRODUCER = 7
@@ -95,14 +104,130 @@ def test_a_copy_has_only_files_that_a_broker_loads_and_the_others_are_named(tmp_
     assert str(logs / "keys.txt") in note
 
 
-def test_an_erasure_in_place_names_the_files_that_it_leaves(tmp_path: Path) -> None:
-    write_log(tmp_path)
-    log = tmp_path / "odd-0" / f"{0:020d}.log"
-    for end in ("~", ".orig"):
-        log.with_name(log.name + end).write_bytes(log.read_bytes())
-    report = erase(tmp_path, [KEY], include_active=True)
-    left = [str(log.with_name(log.name + end)) for end in (".orig", "~")]
-    assert report.erasure["left_files"] == left
-    note = f"2 other files, which no broker loads, were not examined and not changed: {', '.join(left)}"
-    assert note in report.erasure["notes"]
-    assert all(KEY in Path(path).read_bytes() for path in left)
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    """A log directory with the log ``odd-0``, beside which files can be written."""
+    write_odd(tmp_path / "data")
+    return tmp_path / "data"
+
+
+def certified(log_dir: Path, *options: object) -> list[str]:
+    """A call with a certificate and a report, for the key ``k``."""
+    keys = log_dir.parent / "keys"
+    keys.write_bytes(b"k\n")
+    files = {name: str(log_dir.parent / f"{name[2:]}.json") for name in ("--certificate", "--report")}
+    argv = ["--log-dir", str(log_dir), "--include-active", "--keys", str(keys), *map(str, options)]
+    return [*argv, *(text for pair in files.items() for text in pair)]
+
+
+def written(log_dir: Path, name: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads((log_dir.parent / f"{name}.json").read_text())
+    return found
+
+
+def killed(*_: object) -> None:
+    raise Stopped
+
+
+def without_space(*_: object) -> None:
+    raise OSError(28, "No space\nleft on device")
+
+
+def refused(*_: object) -> int:
+    raise OSError(13, "Permission denied")
+
+
+def unreadable(*_: object) -> None:
+    raise StorageError("cannot be read", path="/copy", hint="check the disk")
+
+
+def test_a_certificate_that_cannot_be_made_fails_all_logs_and_the_report_is_written(
+    log_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (log_dir / "empty-0").mkdir()
+    certificate = log_dir.parent / "certificate.json"
+    certificate.write_text("that of an earlier run")
+    monkeypatch.setattr(certify_result, "write_text", without_space)
+    assert call(*certified(log_dir)) == 1
+    logs = {log["topic"]: log for log in json.loads((log_dir.parent / "report.json").read_text())["logs"]}
+    assert {log["status"] for log in logs.values()} == {"failed"}
+    reason = "certificate: it could not be written (OSError: [Errno 28] No space left on device)"
+    assert logs["empty"]["reason"] == reason
+    assert logs["odd"]["reason"].startswith(f"{reason}; the replaced segments remain as .deleted files: copy them away")
+    assert reason in capsys.readouterr().err
+    assert len(list(log_dir.rglob("*.log.deleted"))) == 3
+    assert not certificate.exists()
+
+
+def test_a_certificate_is_changed_when_a_replaced_segment_cannot_be_removed(
+    log_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certify_result, "remove_deleted", refused)
+    assert call(*certified(log_dir)) == 1
+    found = json.loads((log_dir.parent / "certificate.json").read_text())
+    assert (found["status"], found["logs"][0]["status"]) == ("failed", "failed")
+    assert "Permission denied" in found["logs"][0]["reason"]
+    assert records_in(log_dir)
+
+
+def test_what_a_killed_run_erased_is_said_to_be_in_no_certificate(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(certify_result, "write_text", killed)
+        with pytest.raises(Stopped):
+            call(*certified(log_dir))
+    end_process(log_dir)
+    assert list(log_dir.rglob("*.log.deleted"))
+    note = (
+        f"{log_dir / 'odd-0'}: this run removed segments that an earlier run or a broker had replaced;"
+        " the records erased then are in no report or certificate of this run"
+    )
+    for resumed in (True, False):
+        assert call(*certified(log_dir)) == 0
+        erasure, logs = written(log_dir, "report")["erasure"], written(log_dir, "certificate")["logs"]
+        assert isinstance(erasure, dict) and isinstance(logs, list)
+        assert (erasure["resumed"], erasure["notes"]) == ((["odd-0"], [note]) if resumed else ([], []))
+        assert [(log["resumed"], log["status"], log["records_erased"]) for log in logs] == [(resumed, "holds", 0)]
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "failing"),
+    [
+        (erased_keys, "matching", lambda criteria, keys: np.zeros(len(keys), np.bool_)), (erased_keys, "matching", unreadable),
+        (certify_result, "write_text", without_space), (certify_result, "write_text", killed),
+    ],
+    ids=["violated", "failed", "error", "kill"],
+)  # fmt: skip
+def test_a_copy_that_is_not_certified_is_not_the_finished_output_of_the_call(
+    log_dir: Path,
+    module: ModuleType,
+    name: str,
+    failing: Callable[..., object],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    argv = certified(log_dir, "--output-dir", log_dir.parent / "copy", "--as-of-ms", NOW_MS)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, name, failing)
+        with pytest.raises(Stopped) if failing is killed else nullcontext():
+            assert call(*argv, "--replace") == 1
+    assert ".deleted" not in capsys.readouterr().err
+    assert call(*argv, "--if-done", "skip") == 2
+    assert "the output of another request: it differs in certificate" in capsys.readouterr().err
+    assert call(*argv, "--if-done", "skip", "--replace") == 0
+    assert "done already" not in capsys.readouterr().out
+    assert call(*argv, "--if-done", "skip") == 0
+    assert "done already by the same request" in capsys.readouterr().out
+
+
+def test_a_file_beside_the_records_of_an_erased_copy_is_verified(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    epochs, copy = "odd-0/leader-epoch-checkpoint", log_dir.parent / "copy"
+    (log_dir / epochs).write_text("0\n1\n0 0\n")
+    argv = certified(log_dir, "--output-dir", copy, "--as-of-ms", NOW_MS)
+    assert call(*argv) == 0
+    sides = ["--before", str(log_dir), "--after", str(copy), *argv[argv.index("--include-active") : argv.index("--output-dir")]]
+    sides += ["--certificate", str(log_dir.parent / "certificate.json"), "--as-of-ms", str(NOW_MS)]
+    assert verify.main(sides) == 0
+    (copy / epochs).write_text("0\n1\n7 0\n")
+    capsys.readouterr()
+    assert verify.main(sides) == 1
+    assert "leader-epoch-checkpoint is missing, malformed or has other leader epochs" in capsys.readouterr().err

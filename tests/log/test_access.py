@@ -182,7 +182,8 @@ def test_the_claim_of_a_killed_run_of_this_machine_is_superseded(tmp_path: Path)
 def test_a_run_of_another_boot_or_container_has_ended_only_on_a_local_disk(
     other: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a shared disk it may be a live run of another machine."""
+    """On a shared disk it may be a live run of another machine. A live process of this machine has not ended."""
+    assert not Identity.of_this_process().is_over(str(tmp_path))
     run = replace(Identity.of_this_process(), token="other", **other)
     monkeypatch.setattr("compaction.log.access.is_local", lambda _: True)
     assert run.is_over(str(tmp_path))
@@ -223,7 +224,7 @@ def test_a_malformed_claim_of_any_content_is_an_error(tmp_path: Path, content: b
     with pytest.raises(
         LockedError, match="00000003: the claim of another run is malformed; make sure that no other run .*remove it"
     ):
-        Claim.take(FS, str(tmp_path), Identity.of_this_process())
+        take(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".compaction-run.00000003"]
 
 

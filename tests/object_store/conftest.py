@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from compaction.run_report import RunReport
 from tests.golden import unpack_sample
 from tests.object_store.fixtures import files, google, google_bucket
-from tests.object_store.local_run import NOW_MS, run
+from tests.object_store.local_run import NOW_MS, OnDisk, run
 
 __all__ = ["google", "google_bucket"]
 
@@ -24,7 +23,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def on_disk(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], RunReport]:
+def on_disk(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> OnDisk:
     """What a run from disk to disk writes and reports."""
     target = tmp_path_factory.mktemp("target") / "out"
     report = run("--log-dir", sample, "--output-dir", target)

@@ -33,13 +33,11 @@ from tests.executed import executed
 from tests.local_passes import LocalPasses
 from tests.log.logs import data_segment
 from tests.object_store.fixtures import Bucket, GoogleBucket, GoogleServer, any_bucket, files, on_one_store, published
-from tests.object_store.local_run import COMPACT, KEEP, NOW_MS, figures, run
+from tests.object_store.local_run import COMPACT, KEEP, NOW_MS, OnDisk, figures, run
 
 __all__ = ["any_bucket"]
 
 pytestmark = pytest.mark.filterwarnings("default")
-
-OnDisk = tuple[dict[str, bytes], RunReport]
 
 
 def test_from_a_disk_into_a_store(any_bucket: Bucket, sample: Path, on_disk: OnDisk) -> None:

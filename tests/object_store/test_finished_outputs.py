@@ -16,16 +16,13 @@ from compaction.files.object_store import ObjectOutput
 from compaction.files.uri import parse_uri
 from compaction.output.publish import Publication
 from compaction.report import LogStatus
-from compaction.run_report import RunReport
 from tests.files.remote_places import copying
 from tests.object_store.fixtures import Bucket, any_bucket, on_one_store, published
-from tests.object_store.local_run import COMPACT, figures, run
+from tests.object_store.local_run import COMPACT, OnDisk, figures, run
 
 __all__ = ["any_bucket"]
 
 pytestmark = pytest.mark.filterwarnings("default")
-
-OnDisk = tuple[dict[str, bytes], RunReport]
 
 
 def missing(bucket: Bucket, key: str) -> str:

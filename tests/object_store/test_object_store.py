@@ -13,7 +13,7 @@ from compaction.files.manifest import MARKER
 from compaction.report import LogStatus
 from compaction.run_report import RunReport
 from tests.object_store.fixtures import Bucket, files, published
-from tests.object_store.local_run import COMPACT, run
+from tests.object_store.local_run import COMPACT, OnDisk, run
 from tests.object_store.server import (
     ACCESS_KEY,
     DENIED,
@@ -49,7 +49,7 @@ def test_throttling_and_lost_connections_are_retried(
 
 
 def test_of_two_runs_with_one_output_the_later_is_published(
-    bucket: Bucket, store: Store, sample: Path, on_disk: tuple[dict[str, bytes], RunReport]
+    bucket: Bucket, store: Store, sample: Path, on_disk: OnDisk
 ) -> None:
     later: list[RunReport] = []
 
@@ -65,7 +65,7 @@ def test_of_two_runs_with_one_output_the_later_is_published(
 
 @pytest.mark.parametrize("part", [".log.clean.", ".timeindex.clean."])
 def test_a_truncated_upload_of_a_task_fails_its_log(
-    bucket: Bucket, store: Store, sample: Path, on_disk: tuple[dict[str, bytes], RunReport], part: str
+    bucket: Bucket, store: Store, sample: Path, on_disk: OnDisk, part: str
 ) -> None:
     with store.gate(truncated(f"/orders-0/{0:020d}{part}")):
         report = run("--log-dir", sample, "--output-dir", bucket.address("out"))

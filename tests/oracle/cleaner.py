@@ -1,23 +1,64 @@
 """One cleaning round, in plain Python and in Kafka's own order (Kafka 4.4.0: ``Cleaner``, ``MemoryRecords.filterTo``).
 
-``NaiveRules`` has what older versions do differently.
+``NaiveRules`` has what older versions do differently, read from the source of each.
 """
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.rules.log_view import AbortedTxn
-from tests.oracle.messages import encode_message_set, has_other_magic
-from tests.oracle.records import KafkaRefuses, NaiveBatch, NaiveRecord, encode, encode_empty
-from tests.oracle.rules import ALWAYS, AT_HIGH_WATERMARK, NEWEST, NaiveRules
+from tests.kafka.jars import REFERENCE
+from tests.oracle import compression
+from tests.oracle.records import (
+    KafkaRefuses,
+    NaiveBatch,
+    NaiveRecord,
+    check_appends,
+    encode,
+    encode_empty,
+    inner_messages,
+    legacy_message,
+)
 from tests.oracle.segments import NaiveSegment, SegmentWriter
 from tests.oracle.txns import CleanedTransactions, collect_aborted
 
 _INT_MAX = 2**31 - 1
+_APPEND_TIME = 0x08
+ALWAYS, NEVER, AT_HIGH_WATERMARK = "always", "never", "at high watermark"
+
+
+@dataclass(frozen=True)
+class NaiveRules:
+    """``retains_last``: whether the last batch of a round stays without records. ``producer_expiration_ms`` is the default of
+    ``producer.id.expiration.ms``, before that of ``transactional.id.expiration.ms``."""
+
+    by_mtime: bool
+    retains_last: str
+    keeps_magic: bool
+    joins_empty: bool
+    producer_expiration_ms: int
+
+
+def rules_in(release: str) -> NaiveRules:
+    """Those of a release, e.g. ``3.9.1``."""
+    number = tuple(int(part) for part in release.split("."))
+    retains = ALWAYS if number < (4, 4) else AT_HIGH_WATERMARK
+    return NaiveRules(
+        by_mtime=number < (3, 1),
+        retains_last=NEVER if number < (3, 9, 2) else retains,
+        keeps_magic=number < (4, 0),
+        joins_empty=number >= (3, 0),
+        producer_expiration_ms=86_400_000 * (1 if number >= (3, 4) else 7),
+    )
+
+
+NEWEST = rules_in(REFERENCE)
 
 
 def _java_sum(one: int, other: int) -> int:
@@ -27,13 +68,12 @@ def _java_sum(one: int, other: int) -> int:
 
 @dataclass(frozen=True)
 class NaiveConfig:
-    """The topic's settings that a round uses, under their own names; ``max_keys`` is the offset map's bound."""
+    """The topic's settings that a round uses, under their own names."""
 
     segment_bytes: int = 1 << 30
     segment_index_bytes: int = 10 << 20
     index_interval_bytes: int = 4096
     delete_retention_ms: int = 86_400_000
-    max_keys: int = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -54,10 +94,8 @@ class NaiveRound:
 
 @dataclass
 class NaiveStats:
-    """Kafka's ``CleanerStats``, and the number of keys mapped."""
+    """Those of Kafka's ``CleanerStats`` that a report has, and the number of keys mapped."""
 
-    map_messages_read: int = 0
-    map_bytes_read: int = 0
     messages_read: int = 0
     bytes_read: int = 0
     messages_written: int = 0
@@ -77,7 +115,6 @@ class NaiveGroup:
 class Judged(NamedTuple):
     """The verdict on a batch before its records are read."""
 
-    last_offset: int
     discard_records: bool
     retain_empty: bool
     marker_of_empty_txn: bool
@@ -85,12 +122,11 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class NaiveResult:
-    """``end_offset`` is the first offset not cleaned; ``judged`` has the verdicts on all batches of the groups, in order."""
+    """``end_offset`` is the first offset not cleaned."""
 
     groups: tuple[NaiveGroup, ...]
     end_offset: int
     stats: NaiveStats
-    judged: tuple[Judged, ...]
 
 
 def clean_log_naively(segments: Sequence[NaiveSegment], config: NaiveConfig, round_: NaiveRound) -> NaiveResult:
@@ -163,7 +199,6 @@ class _Cleaning:
         self.round = round_
         self.map = _OffsetMap()
         self.stats = NaiveStats()
-        self.judged: list[Judged] = []
         self.txns = CleanedTransactions()
         self.producers = {entry.producer_id: entry for entry in round_.producers}
         self.rules = round_.rules
@@ -179,7 +214,7 @@ class _Cleaning:
         groups = group_segments(chosen, self.config, self.round.first_uncleanable_offset, self.rules)
         done = tuple(self._clean_group(group) for group in groups)
         self.stats.keys = len(self.map.offsets)
-        return NaiveResult(done, end_offset, self.stats, tuple(self.judged))
+        return NaiveResult(done, end_offset, self.stats)
 
     def _values(self, start: int, end: int) -> list[NaiveSegment]:
         """``LogSegments.values``: from the segment that holds ``start`` to the last one that begins below ``end``."""
@@ -198,41 +233,22 @@ class _Cleaning:
         txns = CleanedTransactions()
         txns.add(self._aborted(start, end))
         for at, segment in enumerate(dirty):
-            if self._map_segment(segment, txns):
-                return
+            self._map_segment(segment, txns)
             following = dirty[at + 1].base_offset if at + 1 < len(dirty) else end
             self.map.latest_offset = following - 1
 
-    def _map_segment(self, segment: NaiveSegment, txns: CleanedTransactions) -> bool:
-        """Whether the map was full.
-
-        Bytes are counted at the end: Kafka counts them per read, which is here a complete segment.
-        """
+    def _map_segment(self, segment: NaiveSegment, txns: CleanedTransactions) -> None:
         start = self.round.first_dirty_offset
         first_position = segment.position_of(start)
         for batch in segment.batches:
             if batch.position < first_position:
                 continue
             discarded = txns.on_batch(batch)
-            if batch.control:
-                self.stats.map_messages_read += 1
-            elif discarded:
-                self.stats.map_messages_read += batch.count
-            elif self._map_batch(batch, start):
-                return True
+            for record in () if batch.control or discarded else batch.records():
+                if record.key is not None and record.offset >= start:
+                    self.map.put(record.key, record)
             if batch.last_offset >= start:
                 self.map.latest_offset = batch.last_offset
-        self.stats.map_bytes_read += len(segment.log) - first_position
-        return False
-
-    def _map_batch(self, batch: NaiveBatch, start: int) -> bool:
-        for record in batch.records():
-            if record.key is not None and record.offset >= start:
-                if len(self.map.offsets) >= self.config.max_keys:
-                    return True
-                self.map.put(record.key, record)
-            self.stats.map_messages_read += 1
-        return False
 
     def _clean_group(self, group: list[NaiveSegment]) -> NaiveGroup:
         writer = SegmentWriter(group[0].base_offset, self.config.index_interval_bytes)
@@ -254,7 +270,6 @@ class _Cleaning:
     def _filter(self, batch: NaiveBatch, young: bool) -> _Filtered | None:
         """``young``: the segment was modified after the delete horizon by modification times."""
         judged = self._judge(batch, young)
-        self.judged.append(judged)
         if judged.discard_records and not judged.retain_empty:
             return None
         retained, dropped = [], False
@@ -280,7 +295,7 @@ class _Cleaning:
             passed = not young if self.rules.by_mtime else horizon is not None and horizon <= self.round.now_ms
             discard = can_discard and passed
         retain_empty = self._is_last_record(batch) or self._ends_round(batch)
-        return Judged(batch.last_offset, discard, retain_empty, can_discard and batch.control)
+        return Judged(discard, retain_empty, can_discard and batch.control)
 
     def _ends_round(self, batch: NaiveBatch) -> bool:
         end, high_watermark = self.round.first_uncleanable_offset, self.round.high_watermark
@@ -324,3 +339,37 @@ class _Cleaning:
         if batch.magic < 2 or self.rules.by_mtime:
             return young
         return batch.delete_horizon_ms is None or self.round.now_ms < batch.delete_horizon_ms
+
+
+def has_other_magic(batch: NaiveBatch) -> bool:
+    """Whether a wrapper has a message of another magic: Kafka then writes it even if it loses none."""
+    return any(raw[16] != batch.magic for raw in _inner(batch))
+
+
+def encode_message_set(batch: NaiveBatch, retained: Sequence[NaiveRecord]) -> bytes:
+    """What Kafka up to 3.9 writes of a set that loses messages (``MemoryRecordsBuilder``, 3.6.2): the wrapper with the
+    ``retained`` ones, their offsets from the first one with magic 1, absolute with magic 0."""
+    check_appends(batch, retained)
+    first = retained[0].offset if batch.magic else 0
+    append_ms = batch.max_timestamp if batch.log_append_time else None
+    flag = 0 if append_ms is None else _APPEND_TIME
+    inner = b"".join(
+        _message(batch.magic, flag, record.offset - first, record.timestamp if append_ms is None else append_ms, record)
+        for record in retained
+    )
+    largest = max(-1, *(record.timestamp for record in retained)) if append_ms is None else append_ms
+    payload = NaiveRecord(0, 0, None, compression.compress(batch.codec, inner, magic=batch.magic))
+    return _message(batch.magic, batch.codec | flag, retained[-1].offset, largest, payload)
+
+
+def _inner(batch: NaiveBatch) -> list[bytes]:
+    if not batch.codec:
+        return []
+    return inner_messages(compression.decompress(batch.codec, legacy_message(batch.raw).value or b"", magic=batch.magic))
+
+
+def _message(magic: int, attributes: int, offset: int, timestamp: int, record: NaiveRecord) -> bytes:
+    body = struct.pack(">bb", magic, attributes) + (struct.pack(">q", timestamp) if magic else b"")
+    for part in (record.key, record.value):
+        body += struct.pack(">i", -1 if part is None else len(part)) + (part or b"")
+    return struct.pack(">qiI", offset, 4 + len(body), zlib.crc32(body)) + body

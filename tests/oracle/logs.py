@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from compaction.formats.producer_snapshot import ProducerEntry
-from compaction.rules.log_view import AbortedTxn
 from tests.oracle import compression
+from tests.oracle.producers import NaiveProducers
 from tests.oracle.records import NaiveBatch, NaiveRecord, decode, encode, encode_empty
 from tests.oracle.segments import NaiveSegment, SegmentWriter
 
@@ -55,10 +55,8 @@ class LogBuilder:
     restate: Callable[[bytes], bytes] | None = None
     closed: list[NaiveSegment] = field(default_factory=list)
     _open: SegmentWriter | None = None
-    _aborted: list[AbortedTxn] = field(default_factory=list)
-    _txns: dict[int, int] = field(default_factory=dict)
     _sequences: dict[tuple[int, int], int] = field(default_factory=dict)
-    _producers: dict[int, ProducerEntry] = field(default_factory=dict)
+    _state: NaiveProducers = field(default_factory=NaiveProducers)
 
     def batch(self, records: Sequence[Sent], how: Batching = PLAIN) -> int:
         """Appends a batch of magic 2, returns its last offset; no records make a header-only batch of one offset."""
@@ -67,9 +65,7 @@ class LogBuilder:
         like = self._like(how, sequence, last, control=False)
         placed = [NaiveRecord(self.next_offset + at, r.timestamp, r.key, r.value, r.headers) for at, r in enumerate(records)]
         raw = encode(like, placed, how.horizon_ms, names_as_text=False) if placed else encode_empty(like)
-        written = self._append(raw if self.mangle is None else self.mangle(raw))
-        if how.producer >= 0:
-            self._note_data(how, written)
+        self._append(raw if self.mangle is None else self.mangle(raw))
         return last
 
     def marker(self, producer: int, kind: int, how: Batching = PLAIN, *, timestamp: int = 1_000, empty: bool = False) -> int:
@@ -78,9 +74,7 @@ class LogBuilder:
         how = replace(how, producer=producer, transactional=kind in (ABORT, COMMIT))
         like = self._like(how, -1, offset, control=True)
         record = NaiveRecord(offset, timestamp, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0))
-        written = self._append(encode_empty(like) if empty else encode(like, [record], how.horizon_ms))
-        if not empty and producer >= 0:
-            self._note_marker(how, kind, offset, written.records()[0].timestamp)
+        self._append(encode_empty(like) if empty else encode(like, [record], how.horizon_ms))
         return offset
 
     def legacy(
@@ -113,8 +107,8 @@ class LogBuilder:
 
     def roll(self, mtime_ms: int) -> None:
         """Closes the segment; the next one begins at the next offset."""
-        self.closed.append(self._writer().close(mtime_ms, self._aborted))
-        self._open, self._aborted = SegmentWriter(self.next_offset, self.index_interval_bytes), []
+        self.closed.append(self._writer().close(mtime_ms, self._state.aborted))
+        self._open, self._state.aborted = SegmentWriter(self.next_offset, self.index_interval_bytes), []
 
     def build(self, mtime_ms: int = 1_000_000) -> list[NaiveSegment]:
         """All segments; the last one is the active one."""
@@ -123,16 +117,16 @@ class LogBuilder:
 
     def producers(self) -> tuple[ProducerEntry, ...]:
         """The producers' state at the end."""
-        return tuple(sorted(self._producers.values()))
+        return tuple(sorted(self._state.entries.values()))
 
     @property
     def open_txns(self) -> dict[int, int]:
         """First offsets of the open transactions by producer."""
-        return dict(self._txns)
+        return dict(self._state.open_txns)
 
     def epoch_of(self, producer: int) -> int:
         """The producer's latest epoch."""
-        return self._producers[producer].producer_epoch if producer in self._producers else 0
+        return self._state.entries[producer].producer_epoch if producer in self._state.entries else 0
 
     @property
     def size_bytes(self) -> int:
@@ -144,14 +138,14 @@ class LogBuilder:
             self._open = SegmentWriter(self.next_offset, self.index_interval_bytes)
         return self._open
 
-    def _append(self, raw: bytes) -> NaiveBatch:
+    def _append(self, raw: bytes) -> None:
         (decoded,) = decode(raw)
         if self.restate is not None and decoded.magic == 2:
             raw = self.restate(raw)
             (decoded,) = decode(raw)
         self._writer().append(raw, decoded.last_offset)
+        self._state.append(decoded)
         self.next_offset = decoded.next_offset
-        return decoded
 
     def _like(self, how: Batching, sequence: int, last_offset: int, *, control: bool) -> NaiveBatch:
         attributes = how.codec | (0x08 if how.log_append_ms is not None else 0)
@@ -168,29 +162,6 @@ class LogBuilder:
         sequence = self._sequences.get((how.producer, how.epoch), 0)
         self._sequences[how.producer, how.epoch] = sequence + count
         return sequence
-
-    def _note_data(self, how: Batching, batch: NaiveBatch) -> None:
-        if how.transactional:
-            self._txns.setdefault(how.producer, batch.base_offset)
-        delta = batch.last_offset - batch.base_offset
-        open_txn = self._txns.get(how.producer, -1)
-        last_sequence = batch.base_sequence + delta
-        self._producers[how.producer] = ProducerEntry(
-            how.producer, how.epoch, last_sequence, batch.last_offset, delta, batch.max_timestamp, -1, open_txn
-        )
-
-    def _note_marker(self, how: Batching, kind: int, offset: int, timestamp: int) -> None:
-        producer = how.producer
-        first = self._txns.pop(producer, None)
-        if kind == ABORT and first is not None:
-            last_stable = min(self._txns.values(), default=offset + 1)
-            self._aborted.append(AbortedTxn(producer, first, offset, last_stable))
-        before = self._producers.get(producer)
-        if before is not None and before.producer_epoch == how.epoch:
-            entry = before._replace(coordinator_epoch=0, last_timestamp_ms=timestamp, current_txn_first_offset=-1)
-        else:
-            entry = ProducerEntry(producer, how.epoch, -1, -1, 0, timestamp, 0, -1)
-        self._producers[producer] = entry
 
 
 def legacy_message(offset: int, magic: int, sent: Sent, attributes: int = 0) -> bytes:

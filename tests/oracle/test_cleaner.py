@@ -1,4 +1,4 @@
-"""The oracle against facts that no scenario shows; ``tests/scenarios`` compares it with Kafka's answers, ``test_against_kafka``
+"""The oracle against facts that no scenario shows; ``tests/scenarios`` compares it with Kafka's answers, ``tests/conformance``
 with Kafka."""
 
 from __future__ import annotations
@@ -8,11 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from tests.kafka.jars import REFERENCE
-from tests.oracle.cleaner import NaiveConfig, NaiveResult, NaiveRound, after_round, clean_log_naively, group_segments
+from tests.oracle.cleaner import NaiveConfig, NaiveResult, NaiveRound, after_round, clean_log_naively, group_segments, rules_in
 from tests.oracle.logs import Batching, LogBuilder, Sent
 from tests.oracle.random_logs import Flavour, random_log
-from tests.oracle.records import NaiveRecord
-from tests.oracle.rules import rules_in
 from tests.oracle.segments import NaiveSegment, SegmentOverflows, write_segment
 
 RETENTION_MS = 1_000
@@ -25,10 +23,6 @@ def clean(
     config = NaiveConfig(delete_retention_ms=RETENTION_MS)
     round_ = NaiveRound(first_dirty, segments[-1].base_offset, now_ms, rules=rules_in(release))
     return clean_log_naively(segments, config, round_)
-
-
-def records(segments: Sequence[NaiveSegment]) -> list[NaiveRecord]:
-    return [record for segment in segments for batch in segment.batches for record in batch.records()]
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -66,16 +60,6 @@ def test_the_end_of_the_round_keeps_an_empty_batch(release: str, high_watermark:
     assert len(batches) == retained
     for batch in batches:
         assert (batch.count, batch.last_offset, batch.leader_epoch, batch.base_timestamp) == (0, 0, 4, -1)
-
-
-def test_a_full_map_ends_the_round_at_the_last_record_it_took() -> None:
-    log = LogBuilder()
-    log.batch([Sent(b"a", b"1"), Sent(b"b", b"1"), Sent(b"c", b"1"), Sent(b"a", b"2")])
-    log.batch([Sent(b"d", b"1")])
-    log.roll(1)
-    result = clean_log_naively(segments := log.build(1), NaiveConfig(max_keys=2), NaiveRound(0, 5, 0))
-    assert result.end_offset == 2
-    assert [r.offset for r in records(after_round(segments, result))] == [0, 1, 2, 3, 4]
 
 
 def test_an_offset_out_of_the_segments_range_is_an_error() -> None:

@@ -1,17 +1,35 @@
-"""Whether a log is cleaned, why, and in which order logs are cleaned."""
+"""Whether a log is cleaned, why, in which groups, and in which order logs are cleaned; what a policy deletes and compacts, and
+what that is expected to free.
+
+The cases of groups are those of Kafka's ``CleanerTest.testSegmentGrouping*``.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from compaction.config.resolver import Resolver, TopicConfig
-from compaction.config.sources import read_sets
+from compaction.config.sources import read_properties, read_sets
+from compaction.formats.indexes import MAX_RELATIVE_OFFSET
+from compaction.formats.java_text import parse_properties
 from compaction.names import TopicPartition
 from compaction.rules.log_to_clean import SkipCause, Verdict
-from compaction.rules.log_view import LogView
-from compaction.rules.plan import LogPlan, dirtiest_first, plan_log
+from compaction.rules.log_view import LogView, Segment
+from compaction.rules.plan import (
+    LogPlan,
+    PolicyPlan,
+    benefit,
+    dirtiest_first,
+    freed_bytes,
+    group_segments,
+    overflows,
+    plan_log,
+    plan_policy,
+    rewritten_bytes,
+)
 from tests.rules.views import DAY_MS, NOW_MS, log, segment
 
 
@@ -196,3 +214,177 @@ def test_the_dirtiest_log_is_first_and_skipped_logs_are_last() -> None:
     plans = dirtiest_first([at(0, 20), at(3, 10), at(2, 10), at(1, None)])
     assert [each.view.topic_partition.partition for each in plans] == [1, 2, 3, 0]
     assert str(plans[-1]).startswith("orders-0: skip, active: nothing to clean")
+
+
+UNBOUNDED = 2**31 - 1
+
+
+def bases(
+    segments: list[Segment],
+    *,
+    max_bytes: int = UNBOUNDED,
+    max_index_bytes: int = UNBOUNDED,
+    first_uncleanable_offset: int = 1 << 40,
+) -> list[list[int]]:
+    config = TopicConfig(segment_bytes=max_bytes, segment_index_bytes=max_index_bytes)
+    groups = group_segments(segments, config, first_uncleanable_offset)
+    return [[each.base_offset for each in group.segments] for group in groups]
+
+
+TEN = [segment(base, 100, index_bytes=8, time_index_bytes=12) for base in range(0, 100, 10)]
+
+
+def test_no_segments_make_no_group() -> None:
+    assert bases([]) == []
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "max_index_bytes", "sizes"),
+    [
+        pytest.param(UNBOUNDED, UNBOUNDED, [10], id="everything fits into one group"),
+        pytest.param(1, UNBOUNDED, [1] * 10, id="a segment over the bound has its own group"),
+        pytest.param(UNBOUNDED, 1, [1] * 10, id="an index over the bound has its own group"),
+        pytest.param(300, UNBOUNDED, [3, 3, 3, 1], id="bytes up to the bound, inclusive"),
+        pytest.param(299, UNBOUNDED, [2] * 5, id="one byte short of three segments"),
+        pytest.param(UNBOUNDED, 36, [3, 3, 3, 1], id="time indexes up to the bound, inclusive"),
+        pytest.param(UNBOUNDED, 35, [2] * 5, id="one byte short of three time indexes"),
+    ],
+)
+def test_a_group_takes_segments_up_to_the_bounds(max_bytes: int, max_index_bytes: int, sizes: list[int]) -> None:
+    grouped = bases(TEN, max_bytes=max_bytes, max_index_bytes=max_index_bytes, first_uncleanable_offset=100)
+    assert [len(group) for group in grouped] == sizes
+    assert [base for group in grouped for base in group] == list(range(0, 100, 10))
+
+
+def test_offset_indexes_bound_a_group_as_time_indexes_do() -> None:
+    wide = [replace(each, index_bytes=24) for each in TEN]
+    assert [len(group) for group in bases(wide, max_index_bytes=72, first_uncleanable_offset=100)] == [3, 3, 3, 1]
+
+
+def test_the_range_check_uses_the_base_of_the_next_segment() -> None:
+    far = MAX_RELATIVE_OFFSET
+    segments = [segment(0), segment(1), segment(far + 1), segment(far + 2)]
+    # the second may reach up to far, which still fits; the third up to far + 1, which does not
+    assert bases(segments, first_uncleanable_offset=far + 3) == [[0, 1], [far + 1, far + 2]]
+    assert bases(segments[:3], first_uncleanable_offset=far + 2) == [[0, 1], [far + 1]]
+
+
+@pytest.mark.parametrize(
+    ("first_uncleanable_offset", "expected"),
+    [(MAX_RELATIVE_OFFSET + 1, [[0, 400_000]]), (MAX_RELATIVE_OFFSET + 2, [[0], [400_000]])],
+    ids=["it can just be told from the group's base", "it is one past what an index can hold"],
+)
+def test_the_range_check_of_the_last_segment_uses_the_first_uncleanable_offset(
+    first_uncleanable_offset: int, expected: list[list[int]]
+) -> None:
+    assert bases([segment(0), segment(400_000)], first_uncleanable_offset=first_uncleanable_offset) == expected
+
+
+def test_an_empty_segment_is_exempt_from_the_range_check() -> None:
+    segments = [segment(0), segment(10, 0), segment(MAX_RELATIVE_OFFSET + 100)]
+    assert bases(segments) == [[0, 10], [MAX_RELATIVE_OFFSET + 100]]
+
+
+def test_a_group_with_an_empty_first_segment_is_checked_from_the_second() -> None:
+    # the first segment of a group is never asked, the second is not empty
+    segments = [segment(0, 0), segment(MAX_RELATIVE_OFFSET, 10), segment(MAX_RELATIVE_OFFSET + 2, 10)]
+    assert bases(segments, first_uncleanable_offset=MAX_RELATIVE_OFFSET + 3) == [
+        [0],
+        [MAX_RELATIVE_OFFSET, MAX_RELATIVE_OFFSET + 2],
+    ]
+
+
+def test_a_group_is_named_by_its_first_segment_and_as_old_as_its_last() -> None:
+    (group,) = group_segments([segment(5, 10, mtime_ns=7), segment(9, 20, mtime_ns=8)], TopicConfig(), 12)
+    assert (group.base_offset, group.mtime_ns, group.size_bytes) == (5, 8, 30)
+    assert str(group) == "[5, 9] 30 bytes"
+
+
+@pytest.mark.parametrize(("next_offset", "expected"), [(10 + 2**31, False), (11 + 2**31, True), (10, False)])
+def test_a_segment_overflows_when_its_last_offset_needs_more_than_31_bits(next_offset: int, expected: bool) -> None:
+    assert overflows(segment(10, next_offset=next_offset)) is expected
+
+
+def one_old_segment() -> LogView:
+    """A segment that is older than the retention time, two younger ones, and the active segment."""
+    ages_days = {0: 9, 10: 1, 20: 1, 30: 0}
+    return log(*(segment(base, timestamp_ms=NOW_MS - days * DAY_MS) for base, days in ages_days.items()), end=40)
+
+
+def outcome(plan: PolicyPlan) -> tuple[int | None, list[int]]:
+    """How many segments are deleted (``None``: the run does not delete), and the bases of those that are cleaned."""
+    deleted = None if plan.deletion is None else len(plan.deletion.removals)
+    return deleted, [each.base_offset for each in plan.compaction.segments]
+
+
+@pytest.mark.parametrize(
+    ("policy", "compact_run", "cleanup_policy"),
+    [
+        ("compact", (None, [0, 10, 20]), (None, [0, 10, 20])),
+        ("compact,delete", (1, [10, 20]), (1, [10, 20])),
+        ("delete", (None, []), (1, [])),
+        ("", (None, []), (0, [])),
+    ],
+)
+def test_a_policy_deletes_and_compacts_what_it_names(
+    policy: str, compact_run: tuple[int | None, list[int]], cleanup_policy: tuple[int | None, list[int]]
+) -> None:
+    config = Resolver(sets=read_sets([f"cleanup.policy={policy}", f"retention.ms={7 * DAY_MS}"])).topic("orders")
+    assert outcome(plan_policy(one_old_segment(), config, now_ms=NOW_MS)) == compact_run
+    assert outcome(plan_policy(one_old_segment(), config, now_ms=NOW_MS, expires=True)) == cleanup_policy
+
+
+@pytest.mark.parametrize("default", ["compact", "compact,delete", "delete"])
+def test_nothing_is_removed_on_a_guess(default: str) -> None:
+    properties = read_properties(parse_properties(f"log.cleanup.policy={default}", "s"), "s")
+    config = Resolver(properties=properties).topic("orders")
+    for expires in (False, True):
+        found = plan_policy(one_old_segment(), config, now_ms=NOW_MS, expires=expires)
+        assert (found.compaction.verdict, found.compaction.skip_cause) == (Verdict.SKIP, SkipCause.REFUSED)
+        assert found.compaction.reason.startswith("refused: cleanup.policy is unknown: ")
+        assert found.deletion is None or found.deletion.removals == ()
+
+
+def policy_planned(view: LogView, *sets: str) -> PolicyPlan:
+    sets = ("cleanup.policy=compact", "min.cleanable.dirty.ratio=0", *sets)
+    return plan_policy(view, Resolver(sets=read_sets(sets)).topic("t"), now_ms=NOW_MS)
+
+
+def sections(clean_offsets: int, clean_bytes: int, dirty_offsets: int = 100, dirty_bytes: int = 1000) -> LogView:
+    """A clean segment, a dirty one, and an active one."""
+    end = clean_offsets + dirty_offsets
+    dirty = segment(clean_offsets, dirty_bytes)
+    return log(segment(0, clean_bytes), dirty, segment(end, 50), end=end + 5, cleaner_checkpoint=clean_offsets)
+
+
+@pytest.mark.parametrize(
+    ("clean_offsets", "clean_bytes", "freed"),
+    [
+        pytest.param(100, 1000, 0, id="earlier rounds have retained everything"),
+        pytest.param(100, 2000, 0, id="records of the clean section are larger"),
+        pytest.param(1000, 1000, 900, id="a tenth was retained"),
+        pytest.param(200, 1000, 500, id="half was retained"),
+    ],
+)
+def test_the_dirty_section_is_expected_to_lose_the_share_that_the_clean_one_has_lost(
+    clean_offsets: int, clean_bytes: int, freed: int
+) -> None:
+    plan = policy_planned(sections(clean_offsets, clean_bytes))
+    assert rewritten_bytes(plan.compaction) == clean_bytes + 1000
+    assert freed_bytes(plan) == freed
+    assert benefit(plan) == freed / (clean_bytes + 1000)
+
+
+def test_a_log_that_was_never_cleaned_may_lose_everything() -> None:
+    view = log(segment(0, 500), segment(10, 500), segment(20, 50), end=25)
+    assert freed_bytes(policy_planned(view)) == 1000
+    assert benefit(policy_planned(view)) == 1.0
+
+
+def test_expired_segments_are_freed_without_being_rewritten() -> None:
+    old = replace(segment(0, 700), largest_timestamp_ms=NOW_MS - 10 * DAY_MS)
+    view = log(old, segment(10, 400), segment(20, 50), end=25)
+    plan = policy_planned(view, "cleanup.policy=compact,delete", "retention.ms=1d")
+    assert plan.deletion is not None and plan.deletion.removed_bytes == 700
+    assert freed_bytes(plan) == 700 + 400
+    assert rewritten_bytes(plan.compaction) == 400

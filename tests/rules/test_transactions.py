@@ -1,4 +1,5 @@
-"""Transaction resolution agrees with the oracle, which replays batch by batch; ``tests/scenarios`` has named cases."""
+"""Transaction resolution agrees with the oracle, which replays batch by batch, for any index; and verdicts on batches that no
+broker writes. ``tests/scenarios`` has named cases and random logs."""
 
 from __future__ import annotations
 
@@ -13,11 +14,19 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compaction.errors import UnsupportedLogError
+from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.rules.log_view import AbortedTxn, Segment
-from compaction.rules.transactions import TXN_ROW, TxnKind, TxnResolution, aborted_for_map, resolve_cleaning, summarise
-from tests.oracle.cleaner import NaiveConfig, NaiveRound, after_round, clean_log_naively
+from compaction.rules.record_retention import ActiveProducers, RoundRules
+from compaction.rules.transactions import (
+    TXN_ROW,
+    AbortedRanges,
+    TxnKind,
+    TxnResolution,
+    aborted_for_map,
+    resolve_cleaning,
+    summarise,
+)
 from tests.oracle.logs import ABORT, COMMIT, LEADER_CHANGE, Batching, LogBuilder, Sent
-from tests.oracle.random_logs import Flavour, random_log
 from tests.oracle.records import KafkaRefuses
 from tests.oracle.segments import NaiveSegment, txn_index_bytes
 from tests.oracle.tables import as_segment, batch_table
@@ -128,7 +137,7 @@ def random_groups(count: int, rng: random.Random) -> list[list[int]]:
     return groups
 
 
-def check_against_replay(segments: Sequence[NaiveSegment], log_start: int, rng: random.Random) -> Replayed:
+def check_against_replay(segments: Sequence[NaiveSegment], log_start: int, rng: random.Random) -> None:
     groups = random_groups(rng.randrange(1, len(segments) + 1), rng)
     models = [as_segment(segment) for segment in segments]
     rows = summaries(segments, rng)
@@ -142,30 +151,12 @@ def check_against_replay(segments: Sequence[NaiveSegment], log_start: int, rng: 
     except KafkaRefuses:
         with pytest.raises(UnsupportedLogError):
             resolved()
-        return Replayed()
+        return
     verdicts = resolved()
     cleaned = [segments[at] for group in groups for at in group]
     assert aborted_offsets(cleaned, verdicts) == expected.aborted
     assert verdicts.discardable.tolist() == expected.discardable
     assert list(verdicts.txn_index) == expected.txn_index
-    return expected
-
-
-def test_random_logs_resolve_as_a_naive_replay_over_two_rounds() -> None:
-    aborted = discardable = entries = 0
-    for seed in range(120):
-        rng = random.Random(seed)
-        log = random_log(seed, Flavour(batches=80))
-        log_start = rng.choice([0, 0, log.segments[len(log.segments) // 2].base_offset])
-        first = check_against_replay(log.segments, log_start, rng)
-        bounds = NaiveRound(0, rng.choice(log.segment_bases()), log.end_ms, 0, log.producers)
-        result = clean_log_naively(log.segments, NaiveConfig(segment_bytes=6_000, delete_retention_ms=0), bounds)
-        second = check_against_replay(after_round(log.segments, result), log_start, rng)
-        for seen in (first, second):
-            aborted += len(seen.aborted)
-            discardable += len(seen.discardable)
-            entries += sum(map(len, seen.txn_index))
-    assert min(aborted, discardable, entries) > 100
 
 
 EVENTS = st.lists(
@@ -234,3 +225,29 @@ def test_any_map_pass_excludes_what_a_naive_replay_excludes(
             if batch.transactional and not batch.control:
                 found = spans.contains(np.array([batch.producer_id]), np.array([batch.last_offset]))
                 assert found.tolist() == [expected]
+
+
+NOTHING = np.empty(0, np.int64)
+RULES = RoundRules(
+    AbortedRanges(NOTHING, NOTHING, NOTHING), NOTHING, ActiveProducers.of([]), retain_end_offset=1_000, now_ms=6_000
+)
+
+
+def test_a_batch_without_a_producer_is_no_producers_last_record() -> None:
+    log = LogBuilder()
+    log.batch(ONE)
+    none = ActiveProducers.of([ProducerEntry(-1, 0, 0, 0, 0, 0, 0, -1)])
+    assert not none.are_last_records(batch_table(log.build()[0])).any()
+
+
+def test_message_sets_have_neither_transactions_nor_horizons() -> None:
+    log = LogBuilder()
+    log.legacy(ONE, 1)
+    rows = batch_table(log.build()[0])
+    rows["attributes"] = 0x70
+    aborted = AbortedRanges(np.array([-1]), np.array([0]), np.array([9]))
+    assert replace(RULES, aborted=aborted, discardable=np.array([0])).verdicts(rows).tolist() == [0]
+
+
+def test_no_batches_give_no_verdicts() -> None:
+    assert RULES.verdicts(batch_table(LogBuilder().build()[0])).tolist() == []

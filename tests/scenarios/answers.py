@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.oracle.records import NaiveBatch, NaiveRecord, decode
 
@@ -15,12 +15,18 @@ _INDEXES = (".index", ".timeindex", ".txnindex")
 
 class Outcome(NamedTuple):
     """The offset up to which a log was cleaned, ``None`` if it was not; the number of segments that were deleted; why it could
-    not be cleaned; figures of the cleaning."""
+    not be cleaned; figures of the cleaning, those of a ``LogReport``. Kafka and the plain cleaner have some of them."""
 
     end_offset: int | None
     deleted: int = 0
     refused: str = ""
-    figures: Mapping[str, int | None] | None = None
+    figures: Mapping[str, Any] | None = None
+
+    def seen_by(self, other: Outcome) -> Outcome:
+        """With the figures that the other one has."""
+        if self.figures is None or other.figures is None:
+            return self
+        return self._replace(figures={name: self.figures[name] for name in other.figures})
 
 
 def answer_of(partition: Path, outcome: Outcome, log_start: int) -> list[str]:

@@ -6,7 +6,7 @@ The times of the rounds are the same for all, so that one run cleans many logs; 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from compaction.config.entries import MAX_RECORD
@@ -40,6 +40,15 @@ def limits_records(release: tuple[int, ...]) -> bool:
 def draw(seed: int, release: tuple[int, ...] = NEWEST) -> Scenario:
     """The scenario of this seed, without what the cleaner of that release handles against its own rules."""
     return _Drawer(seed, release).draw()
+
+
+def drawn(seeds: Iterable[int], release: tuple[int, ...] = NEWEST) -> dict[str, Scenario]:
+    """The scenarios of these seeds, as a broker wrote them that was shut down."""
+    found = {f"seed{seed}": draw(seed, release) for seed in seeds}
+    return {
+        name: replace(one, as_leader=False, rounds=[replace(each, killed=False, lost=()) for each in one.rounds])
+        for name, one in found.items()
+    }
 
 
 def _without_offsets(round_: Round) -> Round:

@@ -1,26 +1,28 @@
-"""The plain cleaner of ``tests/oracle`` as a way to clean scenarios: up to the offset that Kafka's answer says."""
+"""The plain cleaner of ``tests/oracle`` as a way to clean scenarios.
+
+It decides by itself what is cleaned (Kafka 4.4.0: ``LogCleanerManager``), and knows producers from what was appended. It
+neither deletes segments nor limits the size of records, and knows no broker but one that wrote the batches as they are and was
+shut down.
+"""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from compaction.formats.producer_snapshot import ProducerEntry
-from compaction.rules.log_view import AbortedTxn
-from tests.kafka.encode import ABORT
-from tests.local_job import TopicConfigs
-from tests.oracle.cleaner import NaiveConfig, NaiveRound, after_round, clean_log_naively
-from tests.oracle.disk import write_partition
-from tests.oracle.records import KafkaRefuses, NaiveBatch, decode
+from compaction.config.entries import MAX_RECORD
+from tests.local_job import KAFKA, TopicConfigs, write_offsets
+from tests.oracle.cleaner import NaiveConfig, NaiveResult, NaiveRound, after_round, clean_log_naively, rules_in
+from tests.oracle.disk import read_partition, write_partition, write_producers
+from tests.oracle.producers import NaiveProducers
+from tests.oracle.records import KafkaRefuses, decode
 from tests.oracle.segments import NaiveSegment, write_segment
 from tests.scenarios.answers import Outcome
-from tests.scenarios.language import KNOWN, MTIME, Scenario
-from tests.scenarios.runner import Outcomes, Way
-from tests.scenarios.writer import DAY
+from tests.scenarios.language import Scenario
+from tests.scenarios.runner import Outcomes, Shutdown, Way, files, offsets_of
 
-_INT_MAX = 2**31 - 1
+_LONG_MAX = 2**63 - 1
 _BOUNDS = {
     "segment_bytes": "internal.segment.bytes",
     "segment_index_bytes": "segment.index.bytes",
@@ -29,106 +31,164 @@ _BOUNDS = {
 }
 
 
-@dataclass
-class PlainLog:
-    """A log between the rounds, and the state of its producers."""
+def is_plain(scenario: Scenario) -> bool:
+    """Whether the plain cleaner knows all rules of the scenario."""
+    return not scenario.deletes and MAX_RECORD not in scenario.config
 
-    scenario: Scenario
-    checkpoint: int | None = None
-    segments: list[NaiveSegment] = field(default_factory=list)
-    producers: dict[int, ProducerEntry] = field(default_factory=dict)
-    open_txns: dict[int, int] = field(default_factory=dict)
+
+class PlainLog(NamedTuple):
+    """A log before a round, its producers, and what a broker's checkpoints have of it."""
+
+    segments: list[NaiveSegment]
+    producers: NaiveProducers
+    config: Mapping[str, str]
+    now_ms: int
+    start: int
+    high_watermark: int | None
+    checkpoint: int | None
+    include_active: bool = False
 
     @property
     def end(self) -> int:
-        return self.segments[-1].next_offset if self.segments else 0
+        return self.segments[-1].next_offset
 
     @property
-    def config(self) -> NaiveConfig:
-        given = {name: self.scenario.config[key] for name, key in _BOUNDS.items() if key in self.scenario.config}
-        return NaiveConfig(**{name: int(value) for name, value in given.items()})
+    def first_dirty(self) -> int:
+        known = self.checkpoint is not None and self.start <= self.checkpoint <= self.end
+        return self.checkpoint if known and self.checkpoint is not None else self.start
 
-    def append(self, number: int) -> None:
-        """The segments before a round."""
-        state = self.scenario.rounds[number]
-        for at, segment in enumerate(state.segments):
-            batches, aborted = list(decode(b"".join(segment))), list[AbortedTxn]()
-            for batch in batches:
-                aborted += self._note(batch)
-            base, interval = self.end, self.config.index_interval_bytes
-            if batches and batches[-1].last_offset - base > _INT_MAX:
-                # Kafka rolls when a batch is too far from the base offset
-                base = batches[0].base_offset
-            mtime_ms = state.mtimes.get(at, MTIME)
-            self.segments.append(write_segment(base, [batch.raw for batch in batches], interval, mtime_ms, aborted))
+    @property
+    def cleanable(self) -> list[NaiveSegment]:
+        """The segments that are not active."""
+        return self.segments if self.include_active and self.segments[-1].log else self.segments[:-1]
 
-    def _note(self, batch: NaiveBatch) -> list[AbortedTxn]:
-        """The state of the batch's producer; the entry of a transaction that it aborts."""
-        producer = batch.producer_id
-        if producer < 0:
-            return []
-        if not batch.control:
-            if batch.transactional:
-                self.open_txns.setdefault(producer, batch.base_offset)
-            delta, first = batch.last_offset - batch.base_offset, self.open_txns.get(producer, -1)
-            last = batch.base_sequence + delta
-            self.producers[producer] = ProducerEntry(
-                producer, batch.producer_epoch, last, batch.last_offset, delta, batch.max_timestamp, -1, first
-            )
-            return []
-        first, before = self.open_txns.pop(producer, -1), self.producers.get(producer)
-        if before is None or before.producer_epoch != batch.producer_epoch:
-            before = ProducerEntry(producer, batch.producer_epoch, -1, -1, 0, -1, 0, -1)
-        self.producers[producer] = before._replace(last_timestamp_ms=batch.max_timestamp)
-        if batch.control_type() != ABORT or first < 0:
-            return []
-        last_stable = min(self.open_txns.values(), default=batch.next_offset)
-        return [AbortedTxn(producer, first, batch.last_offset, last_stable)]
+    def first_uncleanable(self) -> int:
+        """The base of the segment that holds the lowest bound."""
+        mark = self.end if self.high_watermark is None else self.high_watermark
+        unstable = self.producers.first_unstable_offset(mark)
+        active = self.end if self.cleanable is self.segments else self.segments[-1].base_offset
+        lag_ms = int(self.config.get("min.compaction.lag.ms", "0"))
+        young = [each.base_offset for each in self._dirty() if lag_ms and _largest_time(each) > self.now_ms - lag_ms]
+        bound = max(min([active, mark, *([] if unstable is None else [unstable]), *young[:1]]), self.first_dirty)
+        bases = [each.base_offset for each in self.segments] + [self.end] * (self.cleanable is self.segments)
+        return max(base for base in bases if base <= bound)
 
-    def clean(self, number: int, end: int) -> None:
-        """One round."""
-        state = self.scenario.rounds[number]
-        start, now_ms = state.log_start, state.now_ms
-        if state.checkpoint != KNOWN:
-            self.checkpoint = state.checkpoint
-        known = self.checkpoint is not None and start <= self.checkpoint <= self.end
-        first_dirty = self.checkpoint if known and self.checkpoint is not None else start
-        active = tuple(entry for entry in self.producers.values() if now_ms - entry.last_timestamp_ms < DAY)
-        round_ = NaiveRound(first_dirty, end, now_ms, start, active, high_watermark=state.high_watermark)
-        result = clean_log_naively(self.segments, self.config, round_)
-        assert result.end_offset == end
-        self.segments, self.checkpoint = after_round(self.segments, result), end
+    def _dirty(self) -> list[NaiveSegment]:
+        """The inactive segments from the one with the first dirty offset on."""
+        floor = max((each.base_offset for each in self.segments if each.base_offset <= self.first_dirty), default=0)
+        return [each for each in self.cleanable if each.base_offset >= floor]
 
-    def refusal(self, number: int) -> str:
-        """Why a round cannot be carried out; empty if it can."""
-        try:
-            self.clean(number, self.segments[-1].base_offset)
-        except KafkaRefuses as refusal:
-            return str(refusal)
-        return ""
+    def is_due(self) -> bool:
+        """Whether the log is cleaned in this round."""
+        end = self.first_uncleanable()
+        clean = sum(len(each.log) for each in self.segments if each.base_offset < self.first_dirty)
+        chosen = [each for each in self._dirty() if each.base_offset < end] if self.first_dirty < end else []
+        dirty = sum(len(each.log) for each in chosen)
+        times = [each.batches[0].max_timestamp for each in self._dirty() if each.batches]
+        oldest = min([time for time in times if time > 0], default=_LONG_MAX)
+        overdue = oldest < self.now_ms - int(self.config.get("max.compaction.lag.ms", _LONG_MAX))
+        ratio = dirty / max(clean + dirty, 1)
+        return dirty > 0 and (overdue or ratio > float(self.config["min.cleanable.dirty.ratio"]))
+
+    def clean(self, version: str) -> NaiveResult:
+        """:raises KafkaRefuses: if Kafka's cleaner throws"""
+        given = {name: self.config[key] for name, key in _BOUNDS.items() if key in self.config}
+        config = NaiveConfig(**{name: int(value) for name, value in given.items()})
+        end, rules = self.first_uncleanable(), rules_in(version)
+        oldest_ms = self.now_ms - rules.producer_expiration_ms
+        active = tuple(each for each in self.producers.entries.values() if each.last_timestamp_ms > oldest_ms)
+        round_ = NaiveRound(self.first_dirty, end, self.now_ms, self.start, active, rules, self.high_watermark)
+        return clean_log_naively(self.segments, config, round_)
 
 
-def plainly(found: Mapping[str, Scenario]) -> Way:
-    """By the plain cleaner."""
-    logs = {name: PlainLog(scenario) for name, scenario in found.items()}
+def _largest_time(segment: NaiveSegment) -> int:
+    largest = max((batch.max_timestamp for batch in segment.batches), default=-1)
+    return largest if largest >= 0 else segment.mtime_ms
+
+
+def plainly(found: Mapping[str, Scenario], version: str = KAFKA, *, include_active: bool = False) -> Way:
+    """By the plain cleaner and the rules of a version of Kafka."""
 
     def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
+        starts, marks, ends = (offsets_of(log_dir, file) for file in ("log_starts", "high_watermarks", "cleaner_offsets"))
         cleaned = dict[str, Outcome]()
-        for name in topics:
-            log = logs[name]
-            number = [each.now_ms for each in found[name].rounds].index(now_ms)
-            state = found[name].answers[number][0]
-            log.append(number)
-            if state == "refused":
-                # before the end of the round is known
-                cleaned[name] = Outcome(None, refused=log.refusal(number))
-            elif state == "skipped":
-                cleaned[name] = Outcome(None)
-            else:
-                cleaned[name] = Outcome(end := int(state.rpartition(" ")[2]))
-                log.clean(number, end)
-            shutil.rmtree(log_dir / f"{name}-0")
-            write_partition(log_dir / f"{name}-0", log.segments)
+        for name, config in topics.items():
+            partition = log_dir / f"{name}-0"
+            segments, producers = _read(partition, found[name], now_ms, int(config.get("index.interval.bytes", "4096")))
+            state = starts.get(name, 0), marks.get(name), ends.get(name)
+            log = PlainLog(segments, producers, config, now_ms, *state, include_active)
+            cleaned[name] = Outcome(None)
+            if log.checkpoint is not None:
+                ends[name] = log.first_dirty
+            try:
+                if log.is_due():
+                    result = log.clean(version)
+                    segments, ends[name] = after_round(segments, result), result.end_offset
+                    cleaned[name] = Outcome(result.end_offset, figures=_figures(log, result))
+                _write_anew(partition, segments)
+            except KafkaRefuses as refusal:
+                cleaned[name] = Outcome(None, refused=str(refusal))
+        write_offsets(log_dir, cleaner_offsets=ends)
         return cleaned, log_dir
 
     return clean
+
+
+def _figures(log: PlainLog, result: NaiveResult) -> dict[str, Any]:
+    stats = result.stats
+    return {
+        "first_dirty_offset": log.first_dirty,
+        "end_offset": result.end_offset,
+        "records_before": stats.messages_read,
+        "records_after": stats.messages_written,
+        "bytes_before": stats.bytes_read,
+        "bytes_after": stats.bytes_written,
+        "invalid_records": stats.invalid_messages_read,
+        "keys": stats.keys,
+    }
+
+
+def _read(partition: Path, scenario: Scenario, now_ms: int, interval: int) -> tuple[list[NaiveSegment], NaiveProducers]:
+    """The segments, with the indexes that they lack, and the producers after all that was appended."""
+    producers = NaiveProducers()
+    for each in scenario.rounds:
+        for segment in each.segments if each.now_ms <= now_ms else ():
+            for batch in decode(b"".join(segment)):
+                producers.append(batch)
+    segments = [
+        each if (partition / f"{each.base_offset:020d}.index").exists() else _indexed(each, producers, interval)
+        for each in read_partition(partition)
+    ]
+    if (partition / f"{segments[-1].next_offset:020d}.snapshot").exists():
+        # which does not say how transactions ended
+        producers.ended = []
+    return segments, producers
+
+
+def as_broker(partition: Path, scenario: Scenario, number: int) -> tuple[Shutdown, int]:
+    """A ``Writer``: a log with the files of a broker that was shut down, which needs no recovery."""
+    files(partition, scenario, number)
+    config, now_ms = scenario.topic_config, scenario.rounds[number].now_ms
+    segments, producers = _read(partition, scenario, now_ms, int(config.get("index.interval.bytes", "4096")))
+    _write_anew(partition, segments)
+    for file in partition.glob("*.snapshot"):
+        file.unlink()
+    write_producers(partition, segments[-1].next_offset, sorted(producers.entries.values()))
+    return Shutdown.CLEAN, 0
+
+
+def _indexed(segment: NaiveSegment, producers: NaiveProducers, interval: int) -> NaiveSegment:
+    base, raws = segment.base_offset, [batch.raw for batch in segment.batches]
+    if segment.next_offset - base > 1 << 31:
+        # Kafka rolls when a batch is too far from the base offset
+        base = segment.batches[0].base_offset
+    aborted = [txn for txn in producers.aborted if base <= txn.last_offset < segment.next_offset]
+    return write_segment(base, raws, interval, segment.mtime_ms, aborted)
+
+
+def _write_anew(partition: Path, segments: list[NaiveSegment]) -> None:
+    """Writes every segment's files in place of those that are there."""
+    for kind in ("log", "index", "timeindex", "txnindex"):
+        for file in partition.glob(f"*.{kind}"):
+            file.unlink()
+    write_partition(partition, segments)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -47,16 +47,17 @@ Writer = Callable[[Path, Scenario, int], tuple[Shutdown, int]]
 
 
 class Left(NamedTuple):
-    """What one round of a scenario leaves."""
+    """What one round of a scenario leaves, and where."""
 
     name: str
     number: int
     outcome: Outcome
     answer: list[str]
+    partition: Path
 
 
-#: of a report, those that Kafka's cleaner has too
-FIGURES = "first_dirty_offset", "end_offset", "records_before", "records_after", "bytes_before", "invalid_records"
+#: of a report, what differs from run to run
+_OF_THE_RUN = ("log_dir", "seconds", "task_seconds", "reason")
 
 
 def outcomes(reports: Iterable[LogReport], *, compacted: bool = True) -> Outcomes:
@@ -69,7 +70,8 @@ def _outcome(log: LogReport, *, compacted: bool) -> Outcome:
         return Outcome(None, refused=log.reason)
     if not compacted or log.status is LogStatus.SKIPPED:
         return Outcome(None, log.expired_segments)
-    return Outcome(log.end_offset, log.expired_segments, figures={name: getattr(log, name) for name in FIGURES})
+    figures = {each.name: getattr(log, each.name) for each in fields(log) if each.name not in _OF_THE_RUN}
+    return Outcome(log.end_offset, log.expired_segments, figures=figures)
 
 
 def in_place_by(version: str = KAFKA, sizes: Sizes | None = None, *, include_active: bool = False) -> Way:
@@ -215,7 +217,8 @@ def _round(
     for name, log in logs.items():
         log.partition, log.log_start, log.checkpoint = after / f"{name}-0", starts.get(name, 0), checkpoints.get(name)
         log.over = bool(cleaned[name].refused)
-        yield Left(name, numbers[name], cleaned[name], answer_of(log.partition, cleaned[name], log.log_start))
+        answer = answer_of(log.partition, cleaned[name], log.log_start)
+        yield Left(name, numbers[name], cleaned[name], answer, log.partition)
 
 
 def offsets_of(log_dir: Path, name: str) -> dict[str, int]:

@@ -10,21 +10,18 @@ import pytest
 
 from compaction.certifier.certificate import Status
 from compaction.certifier.find_pairs import VerifyRequest
-from compaction.config.entries import MAX_RECORD
-from compaction.engines.local import LocalEngine
 from compaction.report import LogStatus
 from tests.certifier.certify import certify
 from tests.local_job import KAFKA, TopicConfigs, clean_locally, resolver_of
 from tests.memory import scratch
 from tests.scenarios.draw import draw
 from tests.scenarios.language import Scenario, files, parse, scenarios, sections, with_answers
-from tests.scenarios.plain import plainly
+from tests.scenarios.plain import is_plain, plainly
 from tests.scenarios.printer import printed
 from tests.scenarios.runner import (
     Outcomes,
     Way,
     after_a_dry_run,
-    by,
     expire_in_copies,
     expire_in_place,
     in_copies,
@@ -120,22 +117,10 @@ def test_segments_are_deleted_as_by_kafka(way: Way) -> None:
 
 def test_the_plain_cleaner_leaves_the_same() -> None:
     """So random logs, which only it judges, are judged as by Kafka."""
-    # which knows no limit of records
-    compacted = {
-        file: {name: one for name, one in found.items() if not one.deletes and MAX_RECORD not in one.config}
-        for file, found in FOUND.items()
-    }
+    compacted = {file: {name: one for name, one in found.items() if is_plain(one)} for file, found in FOUND.items()}
     read = {name: one for found in compacted.values() for name, one in found.items()}
     assert len(read) > 100
     assert answers(plainly(read), compacted) == {name: ANSWERS[name] for name in read}
-
-
-def test_worker_processes_leave_the_same() -> None:
-    engine = LocalEngine(2, inline_bytes=0)
-    try:
-        assert answers(by(lambda: engine)) == ANSWERS
-    finally:
-        engine.close()
 
 
 @pytest.mark.spark

@@ -19,7 +19,7 @@ from tests.damage import fuzz as damage
 from tests.files.layouts import exchanged_uploads
 from tests.kafka.gateway import Gateway, shared_gateway
 from tests.kafka.jars import KAFKA_TOOLS, REFERENCE, TOOLS_RELEASE, VERSIONS
-from tests.passes.repeated_tasks import problems_of
+from tests.passes.test_repeated_tasks import problems_of
 from tests.policies import evenings
 from tests.scenarios.language import HERE
 from tests.source.query_sequences import drawn_sequence, source_session

@@ -11,8 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 import compaction
-from tests.passes.random_cases import FLAVOURS, NOW_MS, random_case
-from tests.passes.test_contract import contents, lay_out
+from tests.passes.random_cases import FLAVOURS, NOW_MS, contents, lay_out, random_case
 
 _SETTINGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "file.delete.delay.ms": 0}
 _THREADS = 4

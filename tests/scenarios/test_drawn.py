@@ -1,0 +1,359 @@
+"""Random logs are left as by the plain cleaner, however they are cleaned: by any division of the work, with buffers of any
+size, by any engine, and by the rules of each version. ``tests/conformance`` holds the plain cleaner to Kafka's.
+
+All files of a log directory are compared after every round, and all figures of the reports.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from compaction.engine import Job, Reading
+from compaction.engines.local import LocalEngine
+from compaction.files.segment_file import SegmentReader
+from compaction.kernels.keys import HashSecret, KeyFilter
+from compaction.kernels.tables import ENTRY_BYTES
+from compaction.passes import clean_into, decoder, scan
+from compaction.passes.tasks import Resolved
+from compaction.run import cleaner, sizing
+from compaction.run.sizing import Sizes
+from tests.local_job import KAFKA, TopicConfigs
+from tests.local_passes import LocalPasses, Shuffled
+from tests.memory import scratch
+from tests.oracle.disk import read_partition
+from tests.oracle.records import decode
+from tests.oracle.segments import NaiveSegment
+from tests.passes.random_cases import contents
+from tests.scenarios.answers import Outcome
+from tests.scenarios.draw import drawn
+from tests.scenarios.language import Round, Scenario
+from tests.scenarios.plain import as_broker, is_plain, plainly
+from tests.scenarios.runner import Left, Outcomes, Way, by, in_place, in_place_by, offsets_of, rounds_of
+
+T = TypeVar("T")
+
+WHOLE = Sizes(1 << 30, 1 << 30, 1 << 30)
+TINY = Sizes(500, 1_500, 7)
+#: logs whose rules the plain cleaner knows, and others
+LOGS = 80
+OF_SEGMENTS = ".log", ".index", ".timeindex", ".txnindex", ".deleted"
+VERSIONS = "2.8.2", "3.0.2", "3.9.1", "3.9.2", "4.3.1"
+
+
+ALL = drawn(range(LOGS))
+PLAIN = {name: one for name, one in ALL.items() if is_plain(one)}
+
+
+class Kept(NamedTuple):
+    """A log after a round: the outcome, its segments and other files, its entries in the checkpoint files."""
+
+    outcome: Outcome
+    segments: list[NaiveSegment]
+    others: Mapping[str, bytes]
+    offsets: Mapping[str, int | None]
+
+    @classmethod
+    def of(cls, left: Left) -> Kept:
+        # a new segment has the time at which the program ran
+        segments = [each if each.log else replace(each, mtime_ms=0) for each in read_partition(left.partition)]
+        others = {file.name: file.read_bytes() for file in left.partition.iterdir() if file.suffix not in OF_SEGMENTS}
+        offsets = {name: offsets_of(left.partition.parent, name).get(left.name) for name in ("log_starts", "cleaner_offsets")}
+        return cls(left.outcome._replace(refused=""), segments, others, offsets)
+
+    def seen_by(self, plain: Kept) -> Kept:
+        """Without what the plain cleaner does not have."""
+        return self._replace(outcome=self.outcome.seen_by(plain.outcome), others=plain.others)
+
+    def differences(self, expected: Kept) -> Iterator[str]:
+        for name in ("outcome", "offsets"):
+            if getattr(self, name) != getattr(expected, name):
+                yield f"{name} {getattr(self, name)}, expected {getattr(expected, name)}"
+        for name in sorted(self.others.keys() | expected.others):
+            if self.others.get(name) != expected.others.get(name):
+                yield f"{name} differs"
+        ours, theirs = ({each.base_offset: each for each in kept.segments} for kept in (self, expected))
+        if ours.keys() != theirs.keys():
+            yield f"segments {[*ours]}, expected {[*theirs]}"
+        for base in ours.keys() & theirs:
+            if ours[base] != theirs[base]:
+                yield f"segment {base}: {first_difference(ours[base], theirs[base])}"
+
+
+def first_difference(ours: NaiveSegment, theirs: NaiveSegment) -> str:
+    for one, other in zip(ours.batches, theirs.batches, strict=False):
+        if one.raw != other.raw:
+            return f"batch {one} {one.records()}, expected {other} {other.records()}"
+    return ", ".join(name for name, value in vars(ours).items() if name != "batches" and value != getattr(theirs, name))
+
+
+Rounds = Mapping[tuple[str, int], Kept]
+
+
+def kept_by(way: Way, found: Mapping[str, Scenario] = ALL) -> Rounds:
+    """Each log after each round."""
+    with scratch() as root:
+        return {(left.name, left.number): Kept.of(left) for left in rounds_of(root, found, way, as_broker)}
+
+
+def differences(ours: Rounds, expected: Rounds) -> list[str]:
+    found = [f"{name}, round {number}" for name, number in ours.keys() ^ expected.keys()]
+    for (name, number), kept in expected.items():
+        if (name, number) in ours:
+            found += [f"{name}, round {number}: {text}" for text in ours[name, number].differences(kept)]
+    return found
+
+
+def differences_from_plain(ours: Rounds, found: Mapping[str, Scenario] = PLAIN, version: str = KAFKA) -> list[str]:
+    plain = kept_by(plainly(found, version), found)
+    return differences({at: kept.seen_by(plain[at]) for at, kept in ours.items() if at in plain}, plain)
+
+
+@pytest.fixture(scope="module")
+def expected() -> Rounds:
+    return kept_by(in_place)
+
+
+def test_random_logs_are_left_as_by_the_plain_cleaner(expected: Rounds) -> None:
+    assert differences_from_plain(expected) == []
+    cleaned = [kept for kept in expected.values() if kept.outcome.end_offset is not None]
+    assert len(cleaned) > 2 * LOGS
+
+
+def from_anywhere(name: str, scenario: Scenario) -> Scenario:
+    """With checkpoints at any offset of inactive segments: what is clean is cleaned again."""
+    rng, rounds, bases = random.Random(name), list[Round](), [0]
+    for each in scenario.rounds:
+        bases += [max(batch.next_offset for batch in decode(segment[-1])) for segment in each.segments if segment]
+        rounds.append(replace(each, checkpoint=rng.randrange(bases[-2] + 1)))
+    return replace(scenario, rounds=rounds)
+
+
+def test_logs_cleaned_from_anywhere_are_left_as_by_the_plain_cleaner() -> None:
+    found = {name: from_anywhere(name, one) for name, one in drawn(range(LOGS, 3 * LOGS)).items() if is_plain(one)}
+    assert differences_from_plain(kept_by(in_place_by(sizes=TINY), found), found) == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_rules_of_a_version_are_those_of_the_plain_cleaner(version: str) -> None:
+    found = drawn(range(40), tuple(map(int, version.split("."))))
+    ours = kept_by(in_place_by(version), found)
+    assert differences_from_plain(ours, {name: one for name, one in found.items() if is_plain(one)}, version) == []
+
+
+def test_last_segments_of_exports_are_left_as_by_the_plain_cleaner() -> None:
+    plain = kept_by(plainly(PLAIN, include_active=True), PLAIN)
+    ours = kept_by(in_place_by(include_active=True), PLAIN)
+    assert differences({at: kept.seen_by(plain[at]) for at, kept in ours.items()}, plain) == []
+
+
+class AnyOrder(LocalPasses):
+    """Tasks as a cluster may run them: they end, and their values arrive, in any order."""
+
+    def __init__(self, cores: int, rng: random.Random) -> None:
+        super().__init__(cores)
+        self._rng = rng
+
+    def _shuffled(self, items: Iterable[T]) -> list[T]:
+        return sorted(items, key=lambda _: self._rng.random())
+
+    def shuffle(self, *inputs: Any, **options: Any) -> Shuffled:
+        found = super().shuffle(*inputs, **options)
+        values = [{place: self._shuffled(part[place]) for place in self._shuffled(part)} for part in found.values]
+        return Shuffled(self._shuffled(found.results), values)
+
+
+def in_any_order(seed: int) -> Way:
+    """On any number of cores, from which sizes follow."""
+    rng = random.Random(seed)
+    return by(lambda: AnyOrder(rng.choice((1, 2, 3, 20, 200)), rng))
+
+
+def of_any_size(seed: int) -> Way:
+    """Slices, tasks and shards of other sizes in each run."""
+    rng = random.Random(seed)
+    some = partial(rng.randrange, 200, 20_000)
+    return lambda *run: in_place_by(sizes=Sizes(some(), some(), rng.randrange(1, 300)))(*run)
+
+
+def twice(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
+    """Again at once, which finds nothing dirty."""
+    cleaned, after = in_place(log_dir, now_ms, topics)
+    before = contents(after)
+    in_place(log_dir, now_ms, topics)
+    assert contents(after) == before
+    return cleaned, after
+
+
+def among_leftovers(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
+    """After another run left outputs behind."""
+    for name in topics:
+        for left in (".log.cleaned", ".index.cleaned", ".log.deleted"):
+            (log_dir / f"{name}-0" / f"{0:020d}{left}").write_bytes(b"left by another")
+    return in_place(log_dir, now_ms, topics)
+
+
+WAYS: Mapping[str, Way] = {
+    "one task a log": in_place_by(sizes=WHOLE),
+    "many tasks": in_place_by(sizes=TINY),
+    "any size": of_any_size(1),
+    "any other size": of_any_size(2),
+    "any order": in_any_order(1),
+    "any other order": in_any_order(2),
+    "twice": twice,
+    "among leftovers": among_leftovers,
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_it_does_not_matter_how_the_work_is_divided(way: Way, expected: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    # small logs are cut, too
+    monkeypatch.setattr(sizing, "_MIN_SLICE_BYTES", 300)
+    assert differences(kept_by(way), expected) == []
+
+
+def test_a_log_is_cleaned_the_same_by_itself_and_among_many(expected: Rounds) -> None:
+    for name in [*ALL][:15]:
+        alone = kept_by(in_place, {name: ALL[name]})
+        assert differences(alone, {at: expected[at] for at in alone}) == []
+
+
+@pytest.mark.parametrize("sizes", [TINY, None], ids=["tiny", "by size"])
+def test_worker_processes_leave_the_same(sizes: Sizes | None, expected: Rounds) -> None:
+    some = dict([*ALL.items()][:20])
+    with LocalEngine(2, inline_bytes=0) as workers:
+        ours = kept_by(by(lambda: workers, sizes), some)
+    assert differences(ours, {at: kept for at, kept in expected.items() if at[0] in some}) == []
+
+
+@pytest.mark.parametrize("sizes", [WHOLE, Sizes(700, 900, 3)], ids=["one task a log", "many tasks"])
+def test_buffers_of_any_size_give_the_same(sizes: Sizes, expected: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every buffer so small that nearly every batch is too large for it, and maps of a handful of keys."""
+    monkeypatch.setattr(cleaner, "_TASK_MAP_BYTES", 8 * ENTRY_BYTES)
+    monkeypatch.setattr(scan, "_ENTRIES", 1)
+    monkeypatch.setattr(clean_into, "_OUT_BYTES", 70)
+    monkeypatch.setattr(clean_into, "_KEPT_ROWS", 1)
+    monkeypatch.setattr(decoder, "SCRATCH_BYTES", 64)
+    defaults = SegmentReader.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "block_bytes", 200)
+    assert differences(kept_by(in_place_by(sizes=sizes)), expected) == []
+
+
+@pytest.mark.parametrize("words", [(0, 0), (2**64 - 1, 2**64 - 1), (0x0123456789ABCDEF, 0xF00DF00DF00DF00D)])
+def test_hashes_under_any_secret_give_the_same(
+    words: tuple[int, int], expected: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HashSecret, "random", lambda: HashSecret(*words))
+    assert differences(kept_by(in_place_by(sizes=WHOLE)), expected) == []
+
+
+class Watching(LocalPasses):
+    """Records which shards pass 1 emitted as complete maps; a task's map may be made small."""
+
+    def __init__(self, map_bytes: int | None) -> None:
+        super().__init__()
+        self.complete: list[bool] = []
+        self._map_bytes = map_bytes
+
+    def shuffle(self, job: Job, source: Any, emit: Any, *to: Any, **options: Any) -> Shuffled:
+        if job.name != "pass 1":
+            return super().shuffle(job, source, emit, *to, **options)
+        settings = emit.keywords["settings"]
+        small = replace(settings, map_bytes=self._map_bytes or settings.map_bytes)
+        scanned = super().shuffle(job, source, partial(emit, settings=small), *to, **options)
+        for part in scanned.values:
+            shards = ([each for each in values if not isinstance(each, Reading)] for values in part.values())
+            for emitted in filter(None, shards):
+                maps = [isinstance(each, Resolved) for each in emitted]
+                assert not any(maps) or len(maps) == 1
+                self.complete.append(maps[0])
+        return scanned
+
+
+@pytest.mark.parametrize("map_bytes", [None, 4 * ENTRY_BYTES], ids=["all fit", "spilled"])
+def test_a_full_map_is_spilled_and_the_result_is_the_same(map_bytes: int | None, expected: Rounds) -> None:
+    watching = Watching(map_bytes)
+    assert differences(kept_by(by(lambda: watching, WHOLE)), expected) == []
+    assert len(watching.complete) > LOGS
+    assert all(watching.complete) if map_bytes is None else not all(watching.complete)
+
+
+def test_mostly_clean_logs_need_few_lookups_for_the_same_result(expected: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups = {"before": 0, "after": 0}
+    prune = KeyFilter.prune
+
+    def counted(self: KeyFilter, given: NDArray[np.uint64], first_dirty_offset: int) -> NDArray[np.uint64]:
+        kept = prune(self, given, first_dirty_offset)
+        lookups["before"] += len(given)
+        lookups["after"] += len(kept)
+        return kept
+
+    monkeypatch.setattr(KeyFilter, "prune", counted)
+    assert differences(kept_by(in_place_by(sizes=TINY)), expected) == []
+    assert 0 < lookups["after"] < lookups["before"]
+
+
+class Staying:
+    """A way in which outputs of any size are compared with their source; ``inodes`` of those that stayed."""
+
+    def __init__(self, sizes: Sizes | None = None) -> None:
+        self.way, self.stayed, self.replaced = in_place_by(sizes=sizes), 0, 0
+
+    def __call__(self, log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
+        # all but the active ones
+        before = {path: path.stat().st_ino for name in topics for path in sorted(log_dir.glob(f"{name}-0/*.log"))[:-1]}
+        cleaned, after = self.way(log_dir, now_ms, topics)
+        for path, inode in before.items():
+            if cleaned[path.parent.name.removesuffix("-0")].end_offset is not None:
+                same = path.exists() and path.stat().st_ino == inode
+                self.stayed, self.replaced = self.stayed + same, self.replaced + (not same)
+        return cleaned, after
+
+
+@pytest.mark.parametrize("sizes", [WHOLE, TINY], ids=["one task a log", "many tasks"])
+def test_segments_whose_output_would_be_the_same_are_not_written(
+    sizes: Sizes, expected: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = Staying(sizes)
+    kept_by(written)
+    monkeypatch.setattr(clean_into, "_MIN_BYTES", 0)
+    staying = Staying(sizes)
+    ours = kept_by(staying)
+    # but for what the run replaced
+    deleted = {at: kept.outcome.figures["deleted_bytes"] for at, kept in ours.items() if kept.outcome.figures}
+    before = {at: kept.outcome.figures["deleted_bytes"] for at, kept in expected.items() if kept.outcome.figures}
+    assert all(deleted[at] <= before[at] for at in deleted)
+    assert sum(deleted.values()) < sum(before.values())
+    assert differences(without_deleted(ours), without_deleted(expected)) == []
+    assert staying.stayed > written.stayed + 20
+    assert staying.replaced > 20
+
+
+def without_deleted(rounds: Rounds) -> Rounds:
+    return {
+        at: kept._replace(outcome=kept.outcome._replace(figures={**(kept.outcome.figures or {}), "deleted_bytes": 0}))
+        for at, kept in rounds.items()
+    }
+
+
+def test_a_segment_whose_indexes_would_differ_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clean_into, "_MIN_BYTES", 0)
+
+    def other(way: Way) -> Way:
+        interval = {"index.interval.bytes": "1048576"}
+        return lambda log_dir, now_ms, topics: way(
+            log_dir, now_ms, {name: {**each, **interval} for name, each in topics.items()}
+        )
+
+    plain = kept_by(other(plainly(PLAIN)), PLAIN)
+    ours = kept_by(other(in_place), PLAIN)
+    assert differences({at: kept.seen_by(plain[at]) for at, kept in ours.items()}, plain) == []
