@@ -9,8 +9,7 @@ import socket
 import struct
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,10 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.crash.surroundings import as_nobody
 from tests.golden import unpack_sample
 
 ROOT = Path(__file__).resolve().parents[2]
-NOBODY = 65534
 SECRET = "3f1c9a70d2b84e5fa6670d19c3e8b524"
 _TIMEOUT_S = 2.0
 _LARGEST_BYTES = 1 << 20
@@ -65,28 +64,6 @@ def run(directory: Path, *, encrypted: bool = False, **variables: str) -> Iterat
         yield [f"{each.ip.removeprefix('::ffff:')}:{each.port}" for each in sockets], told
         process.communicate(timeout=60)
     assert process.returncode == 0
-
-
-def as_nobody(attempt: Callable[[], bytes]) -> bytes:
-    """What an attempt of another user returns; an error is nothing."""
-    read, write = os.pipe()
-    with warnings.catch_warnings():
-        # the child only runs plain Python
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        with suppress(BaseException):
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            with os.fdopen(write, "wb") as pipe:
-                pipe.write(attempt())
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as found:
-        data = found.read()
-    os.waitpid(child, 0)
-    return data
 
 
 def _text(value: str) -> bytes:
