@@ -111,6 +111,11 @@ def read_below(directory: Path) -> bytes:
     return data
 
 
+def leaks(data: bytes) -> bool:
+    """Whether a part of the secret is there: LZ4 replaces four characters that have occurred before."""
+    return any(SECRET[at : at + 8].encode() in data for at in range(0, len(SECRET), 8))
+
+
 def test_another_user_can_neither_fetch_what_tasks_are_sent_nor_read_what_they_shuffle(root: None, shared: Path) -> None:
     with run(shared) as (addresses, told):
         assert {address.rpartition(":")[0] for address in addresses} == {"127.0.0.1"}
@@ -119,7 +124,7 @@ def test_another_user_can_neither_fetch_what_tasks_are_sent_nor_read_what_they_s
         local = Path(told["local"])
         assert local.parent == shared
         assert list(local.rglob("shuffle_*.data"))
-        assert SECRET.encode() in read_below(local)
+        assert leaks(read_below(local))
         assert as_nobody(lambda: read_below(shared)) == b""
     assert not local.exists()
 
@@ -127,7 +132,7 @@ def test_another_user_can_neither_fetch_what_tasks_are_sent_nor_read_what_they_s
 def test_not_even_the_user_finds_keys_in_the_files_of_commands_that_shuffle_them(shared: Path) -> None:
     with run(shared, encrypted=True) as (_, told):
         assert list(Path(told["local"]).rglob("shuffle_*.data"))
-        assert SECRET.encode() not in read_below(shared)
+        assert not leaks(read_below(shared))
 
 
 def test_settings_of_the_user_are_kept_and_pages_are_on_loopback(root: None, shared: Path, tmp_path: Path) -> None:
@@ -140,15 +145,15 @@ def test_settings_of_the_user_are_kept_and_pages_are_on_loopback(root: None, sha
     options = " ".join([*(f"--conf spark.{each}" for each in chosen), "pyspark-shell"])
     place = str(shared / "place")
     with run(shared, PYSPARK_SUBMIT_ARGS=options, SPARK_LOCAL_DIRS=place) as (addresses, told):
-        assert SECRET.encode() in as_nobody(lambda: fetch_all(addresses))
+        assert leaks(as_nobody(lambda: fetch_all(addresses)))
         assert told["pages"] is not None
         assert f"127.0.0.1:{told['pages'].rpartition(':')[2]}" in addresses
-        assert SECRET.encode() in read_below(shared / "place")
+        assert leaks(read_below(shared / "place"))
         assert as_nobody(lambda: read_below(shared / "place")) == b""
     assert list((shared / "place").iterdir()) == []
     logged = read_below(events)
     assert b"SparkListenerTaskEnd" in logged
-    assert SECRET.encode() not in logged
+    assert not leaks(logged)
 
 
 #: what processes of a run import, from this package and from others
