@@ -206,21 +206,32 @@ def open_up(place: Path) -> None:
             above.chmod(above.stat().st_mode | 0o011)
 
 
-def run_as_nobody(log_dir: Path, *options: object) -> Ended:
-    """The same in a process of an unprivileged user."""
+def as_nobody(attempt: Callable[[], bytes]) -> bytes:
+    """What an attempt of an unprivileged user returns, in a process of its own; an error is nothing."""
     read, write = os.pipe()
 
     def work() -> int:
         become_nobody()
-        ended = run(log_dir, *options)
-        os.write(write, f"{ended.code}\0{ended.out}\0{ended.err}".encode())
+        with os.fdopen(write, "wb") as pipe:
+            pipe.write(attempt())
         return 0
 
     child = forked(work)
     os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        code, out, err = pipe.read().decode().split("\0")
+    with os.fdopen(read, "rb") as found:
+        data = found.read()
     os.waitpid(child, 0)
+    return data
+
+
+def run_as_nobody(log_dir: Path, *options: object) -> Ended:
+    """The same in a process of an unprivileged user."""
+
+    def attempt() -> bytes:
+        ended = run(log_dir, *options)
+        return f"{ended.code}\0{ended.out}\0{ended.err}".encode()
+
+    code, out, err = as_nobody(attempt).decode().split("\0")
     return Ended(int(code), out, err)
 
 

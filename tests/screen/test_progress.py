@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import threading
-import time
 from functools import partial
 
 import pytest
 
-from compaction.screen.progress import INTERVAL_S, LINE_INTERVAL_S, Progress, StatusLine
+from compaction.screen.progress import LINE_INTERVAL_S, Progress, StatusLine
+from tests.waiting import wait_until
 
 CLEAR = "\r\x1b[2K"
 MB = 1_000_000
@@ -88,9 +88,7 @@ def test_a_terminal_gets_a_bar_with_bytes_and_rate(clock: Clock) -> None:
         progress.start("offset map", 100 * MB)
         clock.now_s += 2
         progress.advance(50 * MB)
-        deadline = time.monotonic() + 20
-        while "50%" not in terminal.getvalue() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: "50%" in terminal.getvalue(), 20)
         progress.done("offset map")
     assert "\r\x1b[2Koffset map  ────" in terminal.getvalue()
     assert "━━━━━━━━━━━━────────────   50% of 100.0 MB, 25.0 MB/s, 2.0 s left" in terminal.getvalue()
@@ -123,9 +121,7 @@ def test_a_step_is_shown_at_once_and_with_its_time_when_it_lasts() -> None:
     status.step("reading 3 logs")
     assert stream.getvalue() == f"{CLEAR}reading 3 logs ..."
     clock.now_s += 62
-    deadline = time.monotonic() + 20
-    while "1 min 2 s" not in stream.getvalue() and time.monotonic() < deadline:
-        time.sleep(INTERVAL_S / 4)
+    wait_until(lambda: "1 min 2 s" in stream.getvalue(), 20)
     status.clear()
     assert stream.getvalue().endswith(f"{CLEAR}reading 3 logs ...  1 min 2 s{CLEAR}")
 

@@ -9,8 +9,7 @@ import socket
 import struct
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,10 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.crash.surroundings import as_nobody
 from tests.golden import unpack_sample
 
 ROOT = Path(__file__).resolve().parents[2]
-NOBODY = 65534
 SECRET = "3f1c9a70d2b84e5fa6670d19c3e8b524"
 _TIMEOUT_S = 2.0
 _LARGEST_BYTES = 1 << 20
@@ -65,28 +64,6 @@ def run(directory: Path, *, encrypted: bool = False, **variables: str) -> Iterat
         yield [f"{each.ip.removeprefix('::ffff:')}:{each.port}" for each in sockets], told
         process.communicate(timeout=60)
     assert process.returncode == 0
-
-
-def as_nobody(attempt: Callable[[], bytes]) -> bytes:
-    """What an attempt of another user returns; an error is nothing."""
-    read, write = os.pipe()
-    with warnings.catch_warnings():
-        # the child only runs plain Python
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        with suppress(BaseException):
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            with os.fdopen(write, "wb") as pipe:
-                pipe.write(attempt())
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as found:
-        data = found.read()
-    os.waitpid(child, 0)
-    return data
 
 
 def _text(value: str) -> bytes:
@@ -134,6 +111,11 @@ def read_below(directory: Path) -> bytes:
     return data
 
 
+def leaks(data: bytes) -> bool:
+    """Whether a part of the secret is there: LZ4 replaces four characters that have occurred before."""
+    return any(SECRET[at : at + 8].encode() in data for at in range(0, len(SECRET), 8))
+
+
 def test_another_user_can_neither_fetch_what_tasks_are_sent_nor_read_what_they_shuffle(root: None, shared: Path) -> None:
     with run(shared) as (addresses, told):
         assert {address.rpartition(":")[0] for address in addresses} == {"127.0.0.1"}
@@ -142,7 +124,7 @@ def test_another_user_can_neither_fetch_what_tasks_are_sent_nor_read_what_they_s
         local = Path(told["local"])
         assert local.parent == shared
         assert list(local.rglob("shuffle_*.data"))
-        assert SECRET.encode() in read_below(local)
+        assert leaks(read_below(local))
         assert as_nobody(lambda: read_below(shared)) == b""
     assert not local.exists()
 
@@ -150,7 +132,7 @@ def test_another_user_can_neither_fetch_what_tasks_are_sent_nor_read_what_they_s
 def test_not_even_the_user_finds_keys_in_the_files_of_commands_that_shuffle_them(shared: Path) -> None:
     with run(shared, encrypted=True) as (_, told):
         assert list(Path(told["local"]).rglob("shuffle_*.data"))
-        assert SECRET.encode() not in read_below(shared)
+        assert not leaks(read_below(shared))
 
 
 def test_settings_of_the_user_are_kept_and_pages_are_on_loopback(root: None, shared: Path, tmp_path: Path) -> None:
@@ -163,15 +145,15 @@ def test_settings_of_the_user_are_kept_and_pages_are_on_loopback(root: None, sha
     options = " ".join([*(f"--conf spark.{each}" for each in chosen), "pyspark-shell"])
     place = str(shared / "place")
     with run(shared, PYSPARK_SUBMIT_ARGS=options, SPARK_LOCAL_DIRS=place) as (addresses, told):
-        assert SECRET.encode() in as_nobody(lambda: fetch_all(addresses))
+        assert leaks(as_nobody(lambda: fetch_all(addresses)))
         assert told["pages"] is not None
         assert f"127.0.0.1:{told['pages'].rpartition(':')[2]}" in addresses
-        assert SECRET.encode() in read_below(shared / "place")
+        assert leaks(read_below(shared / "place"))
         assert as_nobody(lambda: read_below(shared / "place")) == b""
     assert list((shared / "place").iterdir()) == []
     logged = read_below(events)
     assert b"SparkListenerTaskEnd" in logged
-    assert SECRET.encode() not in logged
+    assert not leaks(logged)
 
 
 #: what processes of a run import, from this package and from others

@@ -18,6 +18,7 @@ from compaction.files.local import LocalFileSystem
 from compaction.files.segment_file import SegmentReader
 from compaction.screen.progress import Progress
 from tests.dumping.segments import write_segment
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,14 +55,6 @@ class Recorder(Progress):
         opener.join()
 
 
-def wait_for(gate: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not gate.exists():
-        if time.monotonic() > deadline:
-            raise TimeoutError(gate)
-        time.sleep(0.02)
-
-
 class LongTasks:
     """A Spark context none of whose tasks has completed."""
 
@@ -85,13 +78,15 @@ def test_a_pass_advances_before_any_of_its_tasks_has_completed(tmp_path: Path) -
     (counts / "a").write_bytes((1000).to_bytes(8, "little"))
     progress = Recorder()
     progress.start("pass 1", 200)
+
+    def read_so_far(done_bytes: int) -> None:
+        (counts / "a").write_bytes((1000 + done_bytes).to_bytes(8, "little"))
+        wait_until(lambda: sum(progress.advanced) >= done_bytes, 30)
+        assert sum(progress.advanced) == done_bytes
+
     with watched(LongTasks(counts), "pass 1", [100, 100], progress.advance):  # type: ignore[arg-type]
-        for total in (1030, 1070):
-            (counts / "a").write_bytes(total.to_bytes(8, "little"))
-            deadline = time.monotonic() + 30
-            while sum(progress.advanced) < total - 1000 and time.monotonic() < deadline:
-                time.sleep(0.02)
-            assert sum(progress.advanced) == total - 1000
+        read_so_far(30)
+        read_so_far(70)
         # what is read again does not count twice
         (counts / "a").write_bytes((9000).to_bytes(8, "little"))
     assert sum(progress.advanced) == 200
@@ -108,7 +103,7 @@ def test_tasks_of_a_session_count_what_they_read(spark: SparkSession, tmp_path: 
     def read_and_wait(path: str) -> int:
         with SegmentReader(LocalFileSystem(), path, 0, size) as reader:
             blocks = len(list(reader.blocks(check_crc=True)))
-        wait_for(gate)
+        wait_until(gate.exists)
         return blocks
 
     progress.start("pass 1", size)
@@ -125,7 +120,7 @@ def test_finished_tasks_count_while_later_ones_still_run(spark: SparkSession, tm
 
     def last_one_waits(task: int, rows: Iterable[int]) -> Iterable[tuple[int, int]]:
         if task == 3:
-            wait_for(gate)
+            wait_until(gate.exists)
         yield from ((row, 1) for row in rows)
 
     progress.start("offset map", 150)
@@ -148,7 +143,7 @@ def test_a_stage_of_the_same_size_that_an_earlier_job_has_run_does_not_hide_the_
 
     def last_one_waits(task: int, rows: Iterable[tuple[int, int]]) -> Iterable[tuple[int, int]]:
         if task == 3:
-            wait_for(gate)
+            wait_until(gate.exists)
         yield from rows
 
     progress.start("pass 2", 150)
