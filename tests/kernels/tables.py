@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from compaction.kernels.batches import scan_batches
 from compaction.kernels.tables import BATCH_ROW
 from tests.oracle import compression
 from tests.oracle.random_logs import Flavour, random_log
@@ -38,6 +39,15 @@ def random_segment(seed: int, flavour: Flavour = V2_LOG) -> NaiveSegment:
 def as_array(data: bytes) -> Bytes:
     """Writable uint8, like the job's buffers."""
     return np.frombuffer(bytearray(data), np.uint8)
+
+
+def scanned(log: bytes) -> Blocks:
+    """All batches of a log of magic 2 without compression, whatever their checksums."""
+    raw = np.frombuffer(log, np.uint8)
+    rows = scan_batches(raw, 0, check_crc=False).rows
+    spans = np.zeros((len(rows), 3), np.int64)
+    spans[:, 0], spans[:, 1] = rows["position"] + HEADER.size, rows["position"] + rows["size"]
+    return Blocks((), raw, np.empty(0, np.uint8), rows, spans)
 
 
 def blocks_of(segment: NaiveSegment) -> Blocks:
