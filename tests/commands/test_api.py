@@ -294,12 +294,15 @@ def test_a_call_leaves_its_process_as_it_was(
         monkeypatch.setattr("compaction.engines.local.INLINE_BYTES", 0)
     # what the first call imports stays
     CALLS[name](shutil.copytree(log_dir, tmp_path / "first"), tmp_path / "out")
-    before = state()
-    CALLS[name](log_dir, tmp_path / "out2")
-    after = state()
-    assert {key for key in before if before[key] != after[key]} == set(), [
-        (before[key], after[key]) for key in before if before[key] != after[key]
-    ]
+    # a library's pool of threads gets those that it lacks whenever it has work for them: not in each call
+    for number in range(3):
+        before = state()
+        CALLS[name](shutil.copytree(log_dir, tmp_path / f"log-{number}"), tmp_path / f"out-{number}")
+        after = state()
+        differing = [key for key in before if before[key] != after[key]]
+        if differing != ["threads"]:
+            break
+    assert differing == [], [(before[key], after[key]) for key in differing]
 
 
 def test_thirty_calls_need_what_one_call_needs(log_dir: Path) -> None:
