@@ -16,7 +16,9 @@ import os
 import pickle
 import re
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -212,7 +214,7 @@ class ConnectEngine:
             step(job.description)
         try:
             with self._told():
-                table = rows().toArrow()
+                table = _in_a_thread(lambda: rows().toArrow())
         finally:
             self._job = Job("")
         if shown:
@@ -242,6 +244,20 @@ class ConnectEngine:
             if stage.num_tasks == len(sizes) and read_bytes > self._shown_bytes:
                 self._progress.advance(read_bytes - self._shown_bytes)
                 self._shown_bytes = read_bytes
+
+
+def _in_a_thread(request: Callable[[], R]) -> R:
+    """The result of a request to the server. A signal interrupts the wait for it, not gRPC, whose locks would stay taken."""
+    result = Future[R]()
+
+    def run() -> None:
+        try:
+            result.set_result(request())
+        except BaseException as error:  # noqa: BLE001 - raised by ``result``
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="request to Spark Connect", daemon=True).start()
+    return result.result()
 
 
 class Shuffled:
