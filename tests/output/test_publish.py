@@ -72,7 +72,8 @@ def place(request: pytest.FixtureRequest, bucket: Path, log: str) -> Place:
         put_snapshot(FS, str(source / "orders-0"), offset)
     (source / "meta.properties").write_text("version=1\nnode.id=1\n")
     (source / ".kafka_cleanshutdown").write_text("{}")
-    (source / ".lock").touch()
+    for of_a_run in (".lock", ".compaction-run.00000003", "cleaner-offset-checkpoint.0123456789abcdef.tmp"):
+        (source / of_a_run).touch()
     (source / "log-start-offset-checkpoint").write_text(f"0\n2\norders 0 5\n{OTHER.topic} 1 9\n")
     (source / "cleaner-offset-checkpoint").write_text("0\n1\norders 0 90\n")
     (source / "orders-0" / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
