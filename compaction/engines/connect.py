@@ -19,7 +19,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -123,16 +123,18 @@ class ConnectEngine:
         #: the server does not answer
         self._gone = False
         self._spark, self._kept = session, list[Shuffled]()
-        with self._told():
-            self._spark = session.cloneSession()
-            _retry_for_seconds(self._spark)
-            for name, value in _SETTINGS.items():
-                self._spark.conf.set(name, value)
-            ship_package(self._spark)
-            self._spark.registerProgressHandler(self._advance)
-            parts = self._spark.range(1 << 16).selectExpr("spark_partition_id()").distinct()
-            #: number of tasks that run concurrently: Spark's default number of partitions
-            self.cores = max(1, parts.count())
+        #: number of tasks that run concurrently: Spark's default number of partitions
+        self.cores = self._asked(self._begin)
+
+    def _begin(self) -> int:
+        self._spark = self._spark.cloneSession()
+        _retry_for_seconds(self._spark)
+        for name, value in _SETTINGS.items():
+            self._spark.conf.set(name, value)
+        ship_package(self._spark)
+        self._spark.registerProgressHandler(self._advance)
+        parts = self._spark.range(1 << 16).selectExpr("spark_partition_id()").distinct()
+        return max(1, int(parts.count()))
 
     def require_visible(self, directories: Sequence[str]) -> None:
         """:raises UsageError: the server's tasks do not see these directories of this machine with the same names in them"""
@@ -168,7 +170,8 @@ class ConnectEngine:
         """Runs nothing yet. What merges is kept by the executors: it is used twice."""
         source = Source.over(source)
         task, parts = partial(_emit, source.of(emit), source.known, environment(), places), places.parts
-        with self._told():
+
+        def planned() -> Shuffled:
             rows = self._parts(source).mapInArrow(task, _SCHEMA) if len(source) else self._rows([])
             if not merges:
                 return Shuffled(self, job, rows, parts)
@@ -178,7 +181,9 @@ class ConnectEngine:
             with suppress(PySparkException):
                 shuffled.rows = rows.persist(StorageLevel.DISK_ONLY)
                 self._kept.append(shuffled)
-        return shuffled
+            return shuffled
+
+        return self._asked(planned)
 
     def _parts(self, source: Source) -> Any:
         """The rows of all tasks, a partition for each: its own value, and the values that a shuffle has for it."""
@@ -213,19 +218,30 @@ class ConnectEngine:
         else:
             step(job.description)
         try:
-            with self._told():
-                table = _in_a_thread(lambda: rows().toArrow())
+            table = self._asked(lambda: rows().toArrow())
         finally:
             self._job = Job("")
         if shown:
             self._progress.done(job.name)
         return {number: pickle.loads(data) for number, _, _, data in _whole(table.to_batches())}  # noqa: S301 - by our tasks
 
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """:raises CompactionError: a request of the block fails"""
+    def _asked(self, request: Callable[[], R]) -> R:
+        """The result of a request to the server, which another thread makes: a signal interrupts the wait for it, and not gRPC,
+        whose locks would stay taken.
+
+        :raises CompactionError: it fails
+        """
+        result = Future[R]()
+
+        def ask() -> None:
+            try:
+                result.set_result(request())
+            except BaseException as error:  # noqa: BLE001 - raised by ``result``
+                result.set_exception(error)
+
+        threading.Thread(target=ask, name="request to Spark Connect", daemon=True).start()
         try:
-            yield
+            return result.result()
         except KeyboardInterrupt:
             with suppress(PySparkException):
                 self._spark.interruptAll()
@@ -244,20 +260,6 @@ class ConnectEngine:
             if stage.num_tasks == len(sizes) and read_bytes > self._shown_bytes:
                 self._progress.advance(read_bytes - self._shown_bytes)
                 self._shown_bytes = read_bytes
-
-
-def _in_a_thread(request: Callable[[], R]) -> R:
-    """The result of a request to the server. A signal interrupts the wait for it, not gRPC, whose locks would stay taken."""
-    result = Future[R]()
-
-    def run() -> None:
-        try:
-            result.set_result(request())
-        except BaseException as error:  # noqa: BLE001 - raised by ``result``
-            result.set_exception(error)
-
-    threading.Thread(target=run, name="request to Spark Connect", daemon=True).start()
-    return result.result()
 
 
 class Shuffled:

@@ -63,7 +63,7 @@ from compaction.output.swap import has_replaced_segments
 from compaction.passes.clean_into import clean_parts
 from compaction.passes.merge import CleanedParts
 from compaction.passes.tasks import CleanContext, OutputPart, PartResult, SliceId
-from compaction.report import LogReport
+from compaction.report import LogReport, LogStatus
 from compaction.rules.kafka_rules import KafkaRules, OldFormat, Retention
 from compaction.rules.log_to_clean import SkipCause, Verdict
 from compaction.rules.log_view import LogView
@@ -269,7 +269,8 @@ class _KeyErasure(Command):
         document = erasure_document(request.erasure, erased, self._resumed, notes)
         document |= missing_document(request.erasure, keys, request.places) | {"left_files": files}
         searched = {str(log.topic_partition) for log in self._found}
-        document["logs_not_searched"] = sum(log.disk_bytes_before > 0 and log.name not in searched for log in reports)
+        unread = [log for log in reports if log.name not in searched]
+        document["logs_not_searched"] = sum(log.disk_bytes_before > 0 or log.status is LogStatus.FAILED for log in unread)
         document["remaining_records"] = sum(log.remaining_records for log in reports)
         document["remaining_accepted"] = request.accepts_remaining
         if certifier is not None:

@@ -7,7 +7,7 @@
 | ``keys_given``, ``patterns_given`` | distinct keys of the lists, and patterns |
 | ``keys_found`` | distinct keys that some erased record had |
 | ``keys_not_found``, ``not_found`` | keys of the lists that no record has: how many, and each ``file`` and ``line`` |
-| ``logs_not_searched`` | logs with records that were skipped before they were read, or failed: they may have these keys |
+| ``logs_not_searched`` | logs that were refused, or failed before they were searched: they may have these keys |
 | ``keys`` | each found key as SHA-256 of salt and key (``sha256``), with its ``records``; at most ``MOST_LISTED`` |
 | ``resumed`` | logs from which the run removed segments that an earlier run, possibly killed, or a broker had replaced |
 | ``certificate`` | only of a run with one: its ``path`` and ``status``; unless that is ``holds``, the exit code is 1 |

@@ -94,12 +94,7 @@ TESTED = (
 )
 PLATFORMS = (
     ("one machine, Linux", "tested", "tested", "tested"),
-    (
-        "one machine, macOS",
-        "no: worker processes need Linux's memory files",
-        "not tried; tested without Linux's own calls",
-        "not tried",
-    ),
+    ("one machine, macOS", "no: worker processes need Linux's memory files", "not tried; tested without Linux's own calls", "not tried"),
     ("`local-cluster`", "no", "tested", "tested"),
     ("standalone cluster", "no", "tested", "not tried"),
     ("[Kubernetes](kubernetes.md)", "not tried", "not tried", "not tried"),
