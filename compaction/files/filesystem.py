@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import NamedTuple, Protocol, TypeVar
@@ -109,17 +109,16 @@ class Output(Protocol):
     def write(self, chunks: Sequence[Chunk]) -> None:
         """Append the chunks."""
 
-    def copy_from(self, path: str) -> None:
-        """Append all of another file of the same file system."""
-
     def start_writeback(self) -> None:
-        """Start writing to the disk so that ``close`` takes less time; no writes may follow."""
+        """Start writing to the disk so that ``close`` takes less time; no writes may follow. No operation by default."""
+        return
 
     def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
         """Close the file; with ``sync``, its bytes are durable on return."""
 
     def abandon(self) -> None:
-        """Close the file if it is open."""
+        """Close the file if it is open; no operation by default."""
+        return
 
     def remove(self) -> None:
         """Close the file if it is open, and remove it."""
@@ -212,30 +211,16 @@ class DiskFileSystem(FileSystem, Protocol):
         """Exchange the names of two directories atomically; ``False`` if the file system cannot do that."""
         return False
 
-    def lock(self, log_dir: str, *, shared: bool = False) -> Lock:
-        """Lock a log directory as a broker does; ``shared``: together with other readers. ``NO_LOCK`` in a store.
+    def lock(self, log_dir: str, *, shared: bool = False) -> ExitStack:
+        """Lock a log directory as a broker does, until the stack is closed; no operation in a store.
+
+        :param shared: together with other readers
 
         :raises LockedError: a broker or another run holds the lock
         """
 
     def lock_holder(self, log_dir: str) -> str | None:
         """The other process that holds the lock of a log directory; takes no lock and writes nothing."""
-
-
-class Lock(Protocol):
-    """A held lock."""
-
-    def release(self) -> None:
-        """Release the lock; idempotent."""
-
-
-class _NoLock:
-    def release(self) -> None:
-        """No operation."""
-
-
-#: of storage without locks
-NO_LOCK: Lock = _NoLock()
 
 
 class storage_errors:  # noqa: N801

@@ -11,12 +11,12 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
 from compaction.errors import StorageError, UsageError
-from compaction.files.filesystem import File, FileStat, split
+from compaction.files.filesystem import File, FileStat, Output, split
 from compaction.files.uri import options_of, place_of
 
 _WAITS_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
@@ -58,11 +58,8 @@ _HINTS = (
 Store = Any
 
 
-class _Client(NamedTuple):
-    store: Store
-    root: str
-
-
+#: a client of a store, and the name of ``SCHEME://AUTHORITY`` in it
+_Client = tuple[Store, str]
 #: by process, ``SCHEME://AUTHORITY`` and options
 _clients: dict[tuple[int, str, str], _Client] = {}
 #: the stores that have answered
@@ -75,6 +72,8 @@ def require_store(path: str) -> None:
 
     :raises StorageError: the store cannot be reached, or there is no such bucket
     """
+    from pyarrow import fs
+
     place = place_of(path)
     if not place.startswith(("s3://", "gs://")) or split(place)[0] in _reached:
         return
@@ -82,19 +81,14 @@ def require_store(path: str) -> None:
     missing = StorageError("no such bucket", path=root, hint="check the name of the bucket, and the endpoint or region")
     try:
         with remote_errors(root, "reach the store"):
-            if _is_absent(_connect(root, options_of(root), _BRIEF)):
+            store, name = _connect(root, options_of(root), _BRIEF)
+            if store.get_file_info(name).type == fs.FileType.NotFound:
                 raise missing
     except StorageError as error:
         # without the right to look at buckets their objects may be readable
         if error is missing or re.search(_UNREACHABLE, str(error.__cause__), re.IGNORECASE):
             raise
     _reached.add(root)
-
-
-def _is_absent(client: _Client) -> bool:
-    from pyarrow import fs
-
-    return bool(client.store.get_file_info(client.root).type == fs.FileType.NotFound)
 
 
 def located(path: str) -> tuple[Store, str]:
@@ -105,11 +99,11 @@ def located(path: str) -> tuple[Store, str]:
     root, key = split(path)
     options = options_of(root)
     identity = (os.getpid(), root, repr(sorted(options.items())))
-    client = _clients.get(identity)
-    if client is None:
+    if identity not in _clients:
         with remote_errors(root, "open the store"):
-            client = _clients[identity] = _connect(root, options, _PATIENT)
-    return client.store, "/".join(part for part in (client.root, key) if part) or client.root
+            _clients[identity] = _connect(root, options, _PATIENT)
+    store, name = _clients[identity]
+    return store, "/".join(part for part in (name, key) if part) or name
 
 
 def _connect(root: str, options: dict[str, str], patience: _Patience) -> _Client:
@@ -117,11 +111,11 @@ def _connect(root: str, options: dict[str, str], patience: _Patience) -> _Client
 
     scheme, _, authority = root.partition("://")
     if scheme == "s3":
-        return _Client(_s3(authority, options, patience), authority)
+        return _s3(authority, options, patience), authority
     known = {"retry_limit_seconds": str(patience.gs_s), **options} if scheme == "gs" else options
     query = "&".join(f"{name}={value}" for name, value in known.items())
     store, path = fs.FileSystem.from_uri(f"{root}/{'?' if query else ''}{query}")
-    return _Client(store, path.rstrip("/"))
+    return store, path.rstrip("/")
 
 
 def _s3(bucket: str, options: dict[str, str], patience: _Patience) -> Store:
@@ -292,7 +286,6 @@ def stat_objects_if_allowed(paths: Sequence[str]) -> list[FileStat | None]:
     return [None] if len(paths) == 1 else [stat for path in paths for stat in stat_objects_if_allowed([path])]
 
 
-_COPY_BYTES = 16 << 20
 #: buffer for the store whose client sends each write synchronously
 _UPLOAD_BYTES = 8 << 20
 _SENDS_EACH_WRITE = "gcs"
@@ -368,11 +361,8 @@ class ObjectFile(File):
             check(self._path, int(self._file.size()), _etag(self._file))
             self._check = None
 
-    def close(self) -> None:
-        self._file.close()
 
-
-class ObjectOutput:
+class ObjectOutput(Output):
     """An object being written, see ``filesystem.Output``: it appears when it is closed. Large objects are uploaded in parts.
 
     :raises StorageError: the store refused, or the stored size differs from the bytes written
@@ -393,22 +383,11 @@ class ObjectOutput:
                 self._size_bytes += memoryview(chunk).nbytes
                 self._stream.write(chunk)
 
-    def copy_from(self, path: str) -> None:
-        with closing(ObjectFile(path)) as source:
-            for start in range(0, source.size(), _COPY_BYTES):
-                self.write([source.read(start, _COPY_BYTES)])
-
-    def start_writeback(self) -> None:
-        """No operation: ``close`` uploads the rest."""
-
     def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
         """Close: the object exists on return."""
         with remote_errors(self.path, "write"):
             self._stream.close()
         require_stored(self.path, stat_objects([self.path])[0], self._size_bytes)
-
-    def abandon(self) -> None:
-        """No operation: the object is closed already."""
 
     def remove(self) -> None:
         """Close and remove the object: clients cannot abort an upload."""

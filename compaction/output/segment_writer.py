@@ -69,7 +69,7 @@ _BATCH_END_BYTES = 128 << 10
 #: the kinds of a part's files
 PART, ROWS = ".part", ".rows"
 #: The reader's distance behind the writer, and the least size (twice this) that is read in parallel. It must exceed the
-#: writer's two buffers (``compaction.files.local_output.DirectWriter``): bytes still in these are not in the file yet.
+#: writer's two buffers (``compaction.files.local.LocalOutput``): bytes still in these are not in the file yet.
 _FOLLOW_BYTES = 8 << 20
 
 
@@ -445,7 +445,8 @@ class SegmentWriter:
         """
         batches, rows = written
         self._parts.append(batches)
-        self._log.output.copy_from(paths[0])
+        for data in read_range(self._fs, FileRange(paths[0], 0, batches.size)):
+            self._log.output.write([data])
         table = xxhash.xxh3_128()
         for data in read_range(self._fs, FileRange(paths[1], 0, rows.size), _ROWS_AT_ONCE * OUT_ROW.itemsize):
             table.update(data)
