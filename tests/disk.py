@@ -110,9 +110,9 @@ class MemoryOutput(Output):
     def write(self, chunks: Sequence[Chunk]) -> None:
         self._fs.append(self.path, b"".join(chunks))
 
-    def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
-        if mtime_ms is not None:
-            self._fs.inode(self.path).mtime_ns = mtime_ms * 1_000_000
+    def close(self, *, sync: bool, mtime_ns: int | None = None) -> None:
+        if mtime_ns is not None:
+            self._fs.inode(self.path).mtime_ns = mtime_ns
         if sync:
             self._fs.fsync(self.path)
 
@@ -535,8 +535,8 @@ class WatchedOutput(Output):
     def start_writeback(self) -> None:
         self._inner.start_writeback()
 
-    def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
-        self._fs.do("close", self._path, lambda: self._inner.close(sync=sync, mtime_ms=mtime_ms))
+    def close(self, *, sync: bool, mtime_ns: int | None = None) -> None:
+        self._fs.do("close", self._path, lambda: self._inner.close(sync=sync, mtime_ns=mtime_ns))
 
     def abandon(self) -> None:
         self._inner.abandon()

@@ -407,12 +407,10 @@ class LocalOutput:
         with self._errors():
             self._finish()
 
-    def close(self, *, sync: bool, mtime_ms: int | None = None, mtime_ns: int | None = None) -> None:
+    def close(self, *, sync: bool, mtime_ns: int | None = None) -> None:
         try:
             with self._errors():
                 self._finish()
-                if mtime_ms is not None:
-                    mtime_ns = mtime_ms * 1_000_000
                 if mtime_ns is not None:
                     os.utime(self._fd, ns=(mtime_ns, mtime_ns))
                 if sync:

@@ -12,7 +12,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any, NamedTuple
 
 from compaction.errors import StorageError, UsageError
@@ -72,11 +71,11 @@ def require_store(path: str) -> None:
 
     :raises StorageError: the store cannot be reached, or there is no such bucket
     """
-    from pyarrow import fs
-
     place = place_of(path)
     if not place.startswith(("s3://", "gs://")) or split(place)[0] in _reached:
         return
+    from pyarrow import fs
+
     root, _ = split(place)
     missing = StorageError("no such bucket", path=root, hint="check the name of the bucket, and the endpoint or region")
     try:
@@ -192,8 +191,10 @@ def repeated(read: Callable[[], bytes]) -> bytes:
     return read()
 
 
-#: the store whose pyarrow listings contain only directories that exist as objects
-_ONLY_MARKED = "gcs"
+#: the client of gs: lists only directories that exist as objects, and sends each write synchronously
+_GOOGLE = "gcs"
+#: the buffer of its writes
+_UPLOAD_BYTES = 8 << 20
 
 
 def _stat_of(info: Any) -> FileStat:
@@ -216,7 +217,7 @@ def list_directory(path: str, *, recursive: bool = False) -> dict[str, FileStat]
     from pyarrow import fs
 
     store, key = located(path)
-    folded = store.type_name == _ONLY_MARKED and not recursive
+    folded = store.type_name == _GOOGLE and not recursive
     with remote_errors(path, "list the directory"):
         infos = store.get_file_info(fs.FileSelector(key, recursive=recursive or folded))
     start = len(key.rstrip("/")) + 1
@@ -286,11 +287,6 @@ def stat_objects_if_allowed(paths: Sequence[str]) -> list[FileStat | None]:
     return [None] if len(paths) == 1 else [stat for path in paths for stat in stat_objects_if_allowed([path])]
 
 
-#: buffer for the store whose client sends each write synchronously
-_UPLOAD_BYTES = 8 << 20
-_SENDS_EACH_WRITE = "gcs"
-
-
 #: path, size, ETag -> an error if the object is another one
 Check = Callable[[str, int, str | None], object]
 
@@ -312,45 +308,23 @@ class ObjectFile(File):
             self._file = self._store.open_input_file(self._key)
 
     def size(self) -> int:
-        """The size of the object, in bytes.
-
-        :raises StorageError: the store refused
-        :raises CorruptLogError: the object differs from its manifest entry
-        """
+        """:raises CorruptLogError: the object differs from its manifest entry"""
         with remote_errors(self._path, "read"):
-            self._require_open()
-            return int(self._file.size())
+            return int(self._opened().size())
 
     def etag(self) -> str | None:
         """The object's ETag, if the store has one."""
         with remote_errors(self._path, "look at"):
-            self._require_open()
-            return _etag(self._file)
-
-    def read(self, start: int = 0, length: int | None = None) -> bytes:
-        """Up to ``length`` bytes from ``start``.
-
-        :raises StorageError: the store refused
-        :raises CorruptLogError: the object differs from its manifest entry
-        """
-        end = self.size() if length is None else min(self.size(), start + length)
-        return self._read_at(end - start, start) if end > start else b""
+            return _etag(self._opened())
 
     def pread(self, view: memoryview, position: int) -> int:
-        data = self._read_at(len(view), position)
+        """:raises CorruptLogError: the object differs from its manifest entry"""
+        with remote_errors(self._path, f"read bytes {position} to {position + len(view) - 1}"):
+            data = repeated(lambda: self._opened().read_at(len(view), position))
         view[: len(data)] = data
         return len(data)
 
-    def _read_at(self, length: int, start: int) -> bytes:
-        with remote_errors(self._path, f"read bytes {start} to {start + length - 1}"):
-            return repeated(partial(self._read, length, start))
-
-    def _read(self, length: int, start: int) -> bytes:
-        self._require_open()
-        data: bytes = self._file.read_at(length, start)
-        return data
-
-    def _require_open(self) -> None:
+    def _opened(self) -> Any:
         if self._file.closed:
             self._store.open_input_stream(self._key, compression=None).close()
             if self._file.closed:
@@ -360,6 +334,7 @@ class ObjectFile(File):
         if check is not None:
             check(self._path, int(self._file.size()), _etag(self._file))
             self._check = None
+        return self._file
 
 
 class ObjectOutput(Output):
@@ -374,7 +349,7 @@ class ObjectOutput(Output):
         store, key = located(path)
         with remote_errors(path, "write"):
             # otherwise a name such as data.gz would enable compression
-            buffer_bytes = _UPLOAD_BYTES if store.type_name == _SENDS_EACH_WRITE else None
+            buffer_bytes = _UPLOAD_BYTES if store.type_name == _GOOGLE else None
             self._stream = store.open_output_stream(key, compression=None, buffer_size=buffer_bytes)
 
     def write(self, chunks: Sequence[memoryview | bytes]) -> None:
@@ -383,8 +358,7 @@ class ObjectOutput(Output):
                 self._size_bytes += memoryview(chunk).nbytes
                 self._stream.write(chunk)
 
-    def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
-        """Close: the object exists on return."""
+    def close(self, *, sync: bool, mtime_ns: int | None = None) -> None:
         with remote_errors(self.path, "write"):
             self._stream.close()
         require_stored(self.path, stat_objects([self.path])[0], self._size_bytes)

@@ -13,13 +13,14 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache, partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from compaction.errors import StorageError, UsageError
 from compaction.files import calls
 from compaction.files.calls import new_spool_path, remove_spool
-from compaction.files.filesystem import EXPORTS, SCHEMES, storage_of
+from compaction.files.filesystem import DISK, EXPORTS, SCHEMES, storage_of
 from compaction.names import parse_partition_dir
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def options_of(root: str) -> dict[str, str]:
 
 def resolved(path: str) -> str:
     """An absolute path, links resolved; a URI without a trailing slash."""
-    return storage_of(path).resolved(path)
+    return str(Path(path).resolve()) if storage_of(path) is DISK else path.rstrip("/")
 
 
 def is_inside(path: str, other: str) -> bool:

@@ -466,7 +466,7 @@ class SegmentWriter:
         for file in self._files.values():
             file.output.start_writeback()
         for file in self._files.values():
-            file.output.close(sync=False, mtime_ms=mtime_ms)
+            file.output.close(sync=False, mtime_ns=mtime_ms * 1_000_000)
         yield content_of(*map(self._path, self._files))
         times = {kind: self._mtime_ns(kind) for kind in self._files}
         size = sum(part.size for part in self._parts) or self._log.size

@@ -67,7 +67,7 @@ class ActorFiles(WatchedFileSystem):
     def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
         output = self.create(path, like)
         output.write([data])
-        output.close(sync=False, mtime_ms=None if mtime_ns is None else mtime_ns // 1_000_000)
+        output.close(sync=False, mtime_ns=mtime_ns)
 
     def link_new(self, path: str, data: bytes, like: str) -> bool:
         temporary = f"{path}.{uuid.uuid4().hex}.tmp"
