@@ -32,7 +32,7 @@ from compaction.files.filesystem import (
     storage_of,
 )
 from compaction.files.local import LocalFileSystem
-from compaction.files.manifest import MARKER, marker
+from compaction.files.manifest import MARKER, Marker
 from compaction.files.mixed import OutputFileSystem, marked_by, put_marker, require_own
 from compaction.files.object_store import ObjectOutput
 from compaction.log.discover import Selector, discover
@@ -138,7 +138,7 @@ def _new_objects(path: str) -> Iterator[NewExport]:
         return ObjectOutput(name)
 
     try:
-        put_marker(files, path, run, marker(run))
+        put_marker(files, path, run, Marker(run).to_json())
         yield NewExport(files, path, create)
         require_own(path, run)
         files.unlink(join(path, MARKER))

@@ -117,7 +117,6 @@ def store_keys(keys: Iterable[str]) -> None:
 
 
 def all_options() -> dict[str, dict[str, str]]:
-    """The settings by store or export."""
     with _mutex:
         return _joined(_in_environment(), *(each.options for each in _open))
 

@@ -274,7 +274,6 @@ class LocalFile(File):
 
 
 def _replace(here: int | None, source: str, there: int | None, target: str) -> None:
-    """Rename ``source``, in the open directory ``here``, to ``target`` in ``there``."""
     os.replace(name_in(here, source), name_in(there, target), src_dir_fd=here, dst_dir_fd=there)  # noqa: PTH105
 
 

@@ -33,7 +33,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -200,23 +200,20 @@ def _checksum(document: dict[str, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(covered, sort_keys=True, separators=(",", ":")).encode())
 
 
-def marker(run: str, staged: str | None = None, sources: Sequence[str] | None = None) -> bytes:
-    """The content of a run's marker.
-
-    :param staged: the finished output that is being copied here
-    :param sources: the log directories that the run copies; ``None`` for an export, which no other run takes over
-    """
-    fields = {"staged": staged, "sources": None if sources is None else sorted(sources)}
-    document = {"format": FORMAT, "run": run, **{name: value for name, value in fields.items() if value is not None}}
-    return (json.dumps(document) + "\n").encode()
-
-
 class Marker(NamedTuple):
-    """A run's marker, see ``marker``; a malformed or missing field is ``None``."""
+    """The marker of a run; as parsed, a malformed or missing field is ``None``.
+
+    :ivar staged: the finished output that is being copied here
+    :ivar sources: the log directories that the run copies, sorted; ``None`` for an export, which no other run takes over
+    """
 
     run: str | None
-    staged: str | None
-    sources: list[str] | None
+    staged: str | None = None
+    sources: list[str] | None = None
+
+    def to_json(self) -> bytes:
+        fields = {name: value for name, value in self._asdict().items() if value is not None}
+        return (json.dumps({"format": FORMAT, **fields}) + "\n").encode()
 
     @classmethod
     def parse(cls, data: bytes) -> Marker:

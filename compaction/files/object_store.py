@@ -391,7 +391,6 @@ def require_stored(path: str, stat: FileStat | None, size_bytes: int) -> None:
 
 
 def _etag(stream: Any) -> str | None:
-    """The ETag of an object that pyarrow has opened."""
     fields = {name.lower(): value for name, value in (stream.metadata() or {}).items()}
     found: bytes | str | None = fields.get("etag")
     if found is None:

@@ -208,23 +208,15 @@ class Splice(NamedTuple):
     def has(self, name: str) -> bool:
         """Whether a file of this name is in ``directory``."""
         file = parse_segment_file(name)
-        if file is None or file.suffix:
-            return False
-        return self.first <= file.base_offset < self.end or self._is_last_log(file.base_offset, file.kind)
+        return file is not None and file.base_offset >= self.first and self.hides(name)
 
     def hides(self, name: str) -> bool:
         """Whether the log's own file of this name is replaced or left out."""
         file = parse_segment_file(name)
         if file is None or file.suffix:
             return False
-        return file.base_offset < self.end or self._is_last_log(file.base_offset, file.kind)
-
-    def _is_last_log(self, base_offset: int, kind: str) -> bool:
-        return self.log_at_end and base_offset == self.end and kind == LOG
-
-
-def _log_of(snapshot: str) -> str:
-    return snapshot.removesuffix(SNAPSHOT) + LOG
+        is_last_log = self.log_at_end and (file.base_offset, file.kind) == (self.end, LOG)
+        return is_last_log or file.base_offset < self.end
 
 
 class SplicedFileSystem(ReadableFileSystem):
@@ -242,8 +234,9 @@ class SplicedFileSystem(ReadableFileSystem):
             return names
         own = [name for name in names if not splice.hides(name)]
         taken = set(filter(splice.has, self._base.listdir(splice.directory)))
-        known = taken.union(own)
-        stray = {name for name in taken if name.endswith(SNAPSHOT) and name not in names and _log_of(name) not in known}
+        logs = {name.removesuffix(LOG) for name in taken.union(own) if name.endswith(LOG)}
+        snapshots = {name for name in taken if name.endswith(SNAPSHOT) and name not in names}
+        stray = {name for name in snapshots if name.removesuffix(SNAPSHOT) not in logs}
         return sorted([*own, *(taken - stray)])
 
     def stat(self, path: str) -> FileStat | None:

@@ -54,7 +54,6 @@ def count(read_bytes: int) -> None:
 
 
 def sum_of(data: bytes) -> int:
-    """The sum of the counts in a file."""
     return sum(value for (value,) in _COUNT.iter_unpack(data))
 
 

@@ -322,7 +322,6 @@ class SegmentFile:
 
     @classmethod
     def of(cls, files: ReadableFileSystem, log_path: str, segment: Segment) -> SegmentFile:
-        """The file of a segment of the log at ``log_path``."""
         return cls(files, join(log_path, segment_file(segment.base_offset, LOG)), segment.size_bytes)
 
     @property
@@ -335,11 +334,9 @@ class SegmentFile:
         return self._data
 
     def reader(self, start: int, end: int) -> SegmentReader:
-        """Reads ``[start, end)`` in blocks; a context manager."""
         return SegmentReader(self._files, self.path, start, end)
 
     def scan(self, start: int = 0, *, check_crc: bool = False) -> SegmentScan:
-        """Iterates over the headers of the batches from ``start`` on."""
         return SegmentScan(self.data, start, check_crc=check_crc)
 
     def batch_at(self, position: int, *, check_crc: bool = False) -> Rows:

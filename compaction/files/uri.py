@@ -63,7 +63,6 @@ def is_layout(path: str) -> bool:
 
 
 def layout_path(path: str) -> LayoutPath:
-    """The parts of a path in an export."""
     roots = _roots(tuple(calls.all_options()))
     root = next((root for root in roots if is_inside(path, root)), None) or _probable_root(path)
     layout, _, place = root.partition("+")
@@ -72,7 +71,6 @@ def layout_path(path: str) -> LayoutPath:
 
 
 def layout_of(path: str) -> ExportLayout | None:
-    """The layout of the export that a path is in."""
     return layouts()[layout_path(path).layout] if is_layout(path) else None
 
 

@@ -41,7 +41,7 @@ from compaction.config.request import CompactionRequest
 from compaction.errors import CorruptLogError, StorageError, UsageError
 from compaction.files.filesystem import DiskFileSystem, ReadableFileSystem, base_name, join, parent, split
 from compaction.files.local import LocalFileSystem
-from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, Marker, marker
+from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, Marker
 from compaction.files.mixed import CLAIM, ONE_RUN, OutputFileSystem, marked_by, put_marker, require_own
 from compaction.files.object_store import (
     ObjectFile,
@@ -69,7 +69,7 @@ _YOURSELF = "if no run is writing there, remove it yourself, or name another one
 
 def marker_of(run: str, log_dirs: Sequence[str]) -> bytes:
     """The marker of a run that copies these log directories."""
-    return marker(run, sources=[resolved(log_dir) for log_dir in log_dirs])
+    return Marker(run, sources=sorted(map(resolved, log_dirs))).to_json()
 
 
 class OwnNames:
@@ -319,7 +319,7 @@ def _replace(staged: str, output_dir: str) -> None:
     earlier = _any_manifest(output_dir)
     names = () if earlier is None else (entry.path for entry in earlier.files)
     copy = ObjectTarget(output_dir, manifest.run, OwnNames(LocalFileSystem(), output_dir, {}, names))
-    copy.files.write_file(join(output_dir, MARKER), marker(manifest.run, staged))
+    copy.files.write_file(join(output_dir, MARKER), Marker(manifest.run, staged).to_json())
     for folder in manifest.folders:
         copy.files.mkdir(join(output_dir, *filter(None, [folder])))
     paths = [entry.path for entry in manifest.files]

@@ -15,7 +15,7 @@ from compaction.errors import CompactionError, StorageError
 from compaction.exports import new_export
 from compaction.files import mixed
 from compaction.files.filesystem import join
-from compaction.files.manifest import MARKER, marker
+from compaction.files.manifest import MARKER, Marker
 from compaction.files.mixed import OutputFileSystem, marked_by
 from tests.files.remote_places import PLACE, bucket
 
@@ -147,5 +147,5 @@ def test_a_run_that_fails_removes_nothing_of_another_one(bucket: Path, turns: Ca
 def test_a_marker_of_another_run_is_an_error_and_is_kept(bucket: Path) -> None:
     """A run that writes another kind of output removes what it takes for that of a killed run."""
     with pytest.raises(StorageError, match="another run writes to this directory; let one run"), new_export.new_export(OUT):
-        (bucket / "out" / MARKER).write_bytes(marker("other"))
+        (bucket / "out" / MARKER).write_bytes(Marker("other").to_json())
     assert marked_by(OUT) == "other"

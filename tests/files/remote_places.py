@@ -83,6 +83,14 @@ class TaggingStore:
         stream = self._disk.open_output_stream(key, **options)
         return Losing(stream) if self.losing and key.endswith(self.losing) else stream
 
+    def get_file_info(self, selector: Any) -> Any:
+        if self.type_name != "gcs" or not isinstance(selector, fs.FileSelector):
+            return self._disk.get_file_info(selector)
+        try:
+            return [found for found in self._disk.get_file_info(selector) if found.type == fs.FileType.File]
+        except FileNotFoundError:
+            raise OSError(f"No such file or directory '{selector.base_dir}'") from None
+
     def delete_dir(self, key: str) -> None:
         if self.type_name == "gcs":
             raise OSError(f"No such directory: {key}")

@@ -10,10 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from pyarrow import fs
@@ -252,47 +250,22 @@ def test_a_dead_endpoint_is_an_error_within_seconds() -> None:
     assert time.monotonic() - began < 10
 
 
-@dataclass
-class OnlyMarked:
-    """A store of files by path and size; a non-recursive listing has no directories without marker objects."""
-
-    files: dict[str, int]
-    type_name: str = "gcs"
-
-    def get_file_info(self, selector: Any) -> list[Any]:
-        """All files below a directory, or those directly in it."""
-        below = {path: size for path, size in self.files.items() if path.startswith(f"{selector.base_dir}/")}
-        if not below:
-            raise OSError(f"No such file or directory '{selector.base_dir}'")
-        start = len(selector.base_dir) + 1
-        listed = [path for path in below if selector.recursive or "/" not in path[start:]]
-        return [fs.FileInfo(path, fs.FileType.File, size=below[path], mtime_ns=5) for path in listed]
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> OnlyMarked:
-    made = OnlyMarked({"bucket/in/meta.properties": 7, "bucket/in/orders-0/0.log": 10, "bucket/in/orders-0/0.index": 8})
-    monkeypatch.setattr(object_store, "located", lambda path: (made, path.removeprefix("gs://")))
-    return made
-
-
-def test_directories_are_found_by_their_objects(store: OnlyMarked) -> None:
-    found = object_store.list_directory("gs://bucket/in")
+def test_directories_are_found_by_their_objects(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the store whose client lists no directory without an object of its own, and raises an error of another type."""
+    for name, data in (("meta.properties", b"1234567"), ("orders-0/0.log", b""), ("orders-0/0.index", b"")):
+        (bucket / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (bucket / "in" / name).write_bytes(data)
+    serve(monkeypatch, bucket, TaggingStore("gcs"))
+    found = object_store.list_directory(f"{PLACE}/in")
     assert {name: (stat.is_dir, stat.is_file, stat.size) for name, stat in found.items()} == {
         "meta.properties": (False, True, 7),
         "orders-0": (True, False, 0),
     }
-    assert set(object_store.list_directory("gs://bucket/in/orders-0")) == {"0.log", "0.index"}
-
-
-def test_what_lies_below_has_its_whole_name(store: OnlyMarked) -> None:
-    found = object_store.list_directory("gs://bucket/in", recursive=True)
-    assert set(found) == {"meta.properties", "orders-0/0.log", "orders-0/0.index"}
-
-
-def test_a_directory_that_is_not_there_is_told_as_such(store: OnlyMarked) -> None:
+    assert set(object_store.list_directory(f"{PLACE}/in/orders-0")) == {"0.log", "0.index"}
+    below = object_store.list_directory(f"{PLACE}/in", recursive=True)
+    assert set(below) == {"meta.properties", "orders-0/0.log", "orders-0/0.index"}
     with pytest.raises(StorageError, match="cannot list the directory: No such file or directory; check the URI") as told:
-        object_store.list_directory("gs://bucket/nothing")
+        object_store.list_directory(f"{PLACE}/nothing")
     assert isinstance(told.value.__cause__, FileNotFoundError)
 
 

@@ -13,7 +13,7 @@ import pytest
 from compaction.errors import CorruptLogError, LogError, StorageError, UsageError
 from compaction.files import contents, manifest, object_store
 from compaction.files.local import LocalFileSystem
-from compaction.files.manifest import MANIFEST, Entry, Manifest, Marker, marker
+from compaction.files.manifest import MANIFEST, Entry, Manifest, Marker
 from compaction.files.mixed import MixedFileSystem, RemoteFileSystem, open_sequential, require_finished
 from compaction.files.segment_file import SegmentReader
 from compaction.log.read_log import read_segments
@@ -324,6 +324,6 @@ def test_a_removed_or_changed_entry_is_detected() -> None:
 
 
 def test_a_marker_names_its_run() -> None:
-    assert Marker.parse(marker("r")).run == "r"
+    assert Marker.parse(Marker("r").to_json()).run == "r"
     for data in (b"garbage", b"[]", b'{"run": 5}', b"\xff"):
         assert Marker.parse(data).run is None

@@ -13,7 +13,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,8 +51,13 @@ class Asked(NamedTuple):
     next_page: bool
 
 
-class Bucket(ABC):
-    """One bucket, filled and read by a client that is not this package's."""
+class _Bucket(ABC):
+    """One bucket, filled and read by a client that is not this package's.
+
+    A bucket has its ``address`` as a user gives it, and records what is ``asked`` of its server since the last ``forget``.
+    While it is ``refusing`` a part of a key, no such object can be written, or read; it is ``holding`` writes of such objects,
+    drops them at the end, and yields whether there was one.
+    """
 
     #: methods that a run sends which only reads
     reading: frozenset[str]
@@ -67,16 +72,8 @@ class Bucket(ABC):
         self.name = f"bucket-{next(_BUCKETS)}"
 
     @abstractmethod
-    def address(self, key: str = "") -> str:
-        """As a user gives it."""
-
-    @abstractmethod
     def put(self, key: str, data: bytes) -> None:
         """Upload an object."""
-
-    @abstractmethod
-    def remove(self, key: str) -> None:
-        """Remove an object."""
 
     @abstractmethod
     def get(self, key: str) -> bytes:
@@ -85,22 +82,6 @@ class Bucket(ABC):
     @abstractmethod
     def keys(self, prefix: str) -> list[str]:
         """Of all objects below ``prefix``."""
-
-    @abstractmethod
-    def forget(self) -> None:
-        """Begin a new list of requests."""
-
-    @abstractmethod
-    def asked(self) -> list[Asked]:
-        """The server's requests since the last ``forget``."""
-
-    @abstractmethod
-    def refusing(self, part: str, *, reads: bool = False) -> AbstractContextManager[None]:
-        """Meanwhile no object with ``part`` in its key can be written, or with ``reads``, read."""
-
-    @abstractmethod
-    def holding(self, part: str) -> AbstractContextManager[Callable[[], bool]]:
-        """Holds writes of objects with ``part`` in their key, and drops them at the end; yields whether there was one."""
 
     def put_tree(self, directory: Path, prefix: str = "") -> None:
         for name, data in sorted(files(directory).items()):
@@ -139,7 +120,7 @@ def client(store: Store) -> Any:
     return boto3.client("s3", endpoint_url=f"http://{store.endpoint}", region_name=REGION)
 
 
-class S3Bucket(Bucket):
+class S3Bucket(_Bucket):
     """A bucket of the S3 store."""
 
     reading = frozenset({"GET", "HEAD"})
@@ -264,7 +245,7 @@ def google(missing: Callable[[str], None]) -> Iterator[GoogleServer]:
     server.stop()
 
 
-class GoogleBucket(Bucket):
+class GoogleBucket(_Bucket):
     """A bucket of the server of Google Cloud Storage's protocol."""
 
     reading = frozenset({"GET"})
@@ -343,6 +324,7 @@ def google_bucket(google: GoogleServer) -> Iterator[GoogleBucket]:
     google.gate()
 
 
+Bucket = S3Bucket | GoogleBucket
 _S3 = pytest.param("bucket", id="s3", marks=pytest.mark.s3)
 _GS = pytest.param("google_bucket", id="gs", marks=pytest.mark.gs)
 #: for a test of what does not depend on the client of the store: on the one whose server takes less time

@@ -18,7 +18,7 @@ from compaction.errors import CompactionError, CorruptLogError, StorageError, Us
 from compaction.exports.new_export import new_export
 from compaction.files.contents import FileDigest
 from compaction.files.filesystem import join
-from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, Marker, marker
+from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, Marker
 from compaction.files.mixed import CLAIM, MixedFileSystem, OutputFileSystem, RemoteFileSystem, open_sequential, require_finished
 from compaction.files.object_store import ObjectOutput, delete_object, list_directory, objects_below, read_whole
 from compaction.names import LOG, TopicPartition
@@ -211,7 +211,7 @@ def test_a_manifest_beside_the_marker_of_another_run_is_unfinished(bucket: Path,
     publish(SOURCE, OUT)
     own = json.loads((bucket / "out" / MANIFEST).read_bytes())["run"]
     # the run that wrote the manifest was killed before it removed its marker
-    (bucket / "out" / MARKER).write_bytes(marker(own))
+    (bucket / "out" / MARKER).write_bytes(Marker(own).to_json())
     require_finished(OUT)
     with pytest.raises(UsageError, match="exists and is not empty"):
         Publication.begin(MixedFileSystem(), OUT, copying(SOURCE))
@@ -234,7 +234,7 @@ def test_an_output_of_format_1_beside_a_marker_is_not_removed(bucket: Path, log:
     old = [{name: value for name, value in each.items() if name != "xxh3_128"} for each in files]
     (bucket / "out" / MANIFEST).write_text(json.dumps({"format": 1, "files": old}))
     require_finished(OUT)
-    (bucket / "out" / MARKER).write_bytes(marker("somebody"))
+    (bucket / "out" / MARKER).write_bytes(Marker("somebody").to_json())
     with pytest.raises(UsageError, match=f"or remove {MARKER} if no run is writing it"):
         require_finished(OUT)
     with pytest.raises(UsageError, match="exists and is not empty"):
@@ -334,7 +334,7 @@ def test_a_marker_that_names_something_else_is_not_believed(bucket: Path, log: s
     publish(SOURCE, OUT)
     publish(SOURCE, f"{PLACE}/other")
     for staged in (f"{PLACE}/other", f"{OUT}.{32 * 'a'}.partial"):
-        (bucket / "out" / MARKER).write_bytes(marker("somebody", staged, [SOURCE]))
+        (bucket / "out" / MARKER).write_bytes(Marker("somebody", staged, [SOURCE]).to_json())
         with pytest.raises(UsageError, match="unfinished"):
             require_finished(OUT)
         publish(SOURCE, OUT)
@@ -473,12 +473,12 @@ def test_of_a_run_and_an_export_that_begin_at_once_only_one_goes_on(
     def meanwhile(self: OutputFileSystem, path: str, like: str | None = None, *, private: bool = False) -> None:
         usual(self, path, like, private=private)
         monkeypatch.setattr(OutputFileSystem, "mkdir", usual)
-        (bucket / "out" / MARKER).write_bytes(marker("export"))
+        (bucket / "out" / MARKER).write_bytes(Marker("export").to_json())
 
     monkeypatch.setattr(OutputFileSystem, "mkdir", meanwhile)
     with pytest.raises(UsageError, match="another run writes to --output-dir; let one run at a time write there"):
         Publication.begin(MixedFileSystem(), OUT, copying(SOURCE))
-    assert tree(bucket / "out") == {MARKER: marker("export")}
+    assert tree(bucket / "out") == {MARKER: Marker("export").to_json()}
 
 
 def test_a_run_that_is_killed_before_its_marker_does_not_block_its_repetition(bucket: Path, log: str) -> None:
