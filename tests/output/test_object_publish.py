@@ -506,10 +506,12 @@ def test_a_live_replacement_over_other_log_directories_is_not_removed(bucket: Pa
 
 
 def test_names_are_those_of_logs_of_log_directories_and_of_the_source(bucket: Path, log: str) -> None:
-    (bucket / "in" / "notes.txt").write_bytes(b"")
+    for name in ("notes.txt", "orders-0/plan.txt"):
+        (bucket / "in" / name).write_bytes(b"")
     own = OwnNames(MixedFileSystem(), OUT, {SOURCE: OUT}, ["sub/old.bin"])
     written = ["orders-0/00000000000000000007.log", "gone-1/00000000000000000000.log.clean.a.0.part", "meta.properties",
-               "notes.txt", "sub/old.bin", MANIFEST, MARKER, "_claim-1", "orders-0/partition.metadata"]  # fmt: skip
+               "notes.txt", "orders-0/plan.txt", "sub/old.bin", MANIFEST, MARKER, "_claim-1",
+               "orders-0/partition.metadata"]  # fmt: skip
     assert own.foreign(written) == []
     others = ["sub/notes.txt", "orders-0/notes.txt", "00000000000000000000.log.txt", "a/orders/00000000000000000000.log"]
     assert own.foreign(others) == sorted(others)

@@ -4,6 +4,7 @@ replaces an earlier one that is unchanged. ``test_object_publish`` has what only
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -117,6 +118,17 @@ def test_a_run_that_cannot_read_a_checkpoint_leaves_nothing(place: Place) -> Non
     with pytest.raises(StorageError):
         begin(place.source, place.out)
     assert (place.beside(), names(place.root / "out")) == ([], set())
+
+
+def test_a_log_that_is_left_out_leaves_the_files_of_others(place: Place) -> None:
+    publication, source = begin(place.source, place.out, **replacing(1))
+    for topic in ("apples", "zebras"):
+        failed = TopicPartition(topic, 0)
+        publication.leave_out(LogLocation(failed, place.source, join(place.source, str(failed))))
+    publication.commit(source)
+    finished = read_finished(place.out)
+    assert finished is not None
+    assert {entry.path for entry in finished.files} == names(place.root / "out") - {MANIFEST, FINISHED}
 
 
 @pytest.mark.parametrize("name", [SEGMENT, ACTIVE.replace(".log", ".index"), "orders-0/partition.metadata"])
@@ -252,6 +264,27 @@ def test_what_is_written_to_an_output_until_it_is_replaced_is_not_removed(
     with pytest.raises(UsageError, match="this output has changed"):
         Publication.begin(FS, place.out, copying(place.source, **replacing(3)))
     assert entries(target) == changed
+
+
+@on_disk
+def test_what_appears_where_an_output_is_to_be_is_replaced_only_if_it_is_an_output(place: Place) -> None:
+    """There was none when the run began."""
+    target = place.root / "out"
+    publication, source = begin(place.source, place.out, **replacing(1))
+    (target / "orders-0").mkdir(parents=True)
+    put_file(target)
+    before = entries(target)
+    with pytest.raises(UsageError, match="this directory has no .*: it is not an output of a run"):
+        publication.commit(source)
+    publication.abort()
+    assert (entries(target), place.beside()) == (before, [])
+    shutil.rmtree(target)
+    publication, source = begin(place.source, place.out, **replacing(2))
+    publish(place.source, f"{place.address}/elsewhere", **replacing(3))
+    (place.root / "elsewhere").rename(target)
+    publication.commit(source)
+    finished = read_finished(place.out)
+    assert finished is not None and finished.request == {"as_of_ms": 2}
 
 
 @on_disk
