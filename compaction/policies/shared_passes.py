@@ -10,7 +10,7 @@ one way to clean a log with the map of a variant; pass 2 counts its output witho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -23,7 +23,6 @@ from compaction.engine import Emission, Engine, Job, Reading, pack, size_of
 from compaction.errors import LogError, as_log_error
 from compaction.files.filesystem import ReadableFileSystem
 from compaction.files.segment_file import Block
-from compaction.kernels.keys import KeyFilter
 from compaction.kernels.retention import COLUMNS, Limits, LogRange, tally
 from compaction.kernels.slot_table import COUNTS, Arena, SlotTable
 from compaction.kernels.tables import COPY, DROP
@@ -45,7 +44,6 @@ from compaction.passes.tasks import (
     SliceSummary,
 )
 from compaction.passes.throttle import Throttle
-from compaction.rules.plan import LogPlan
 from compaction.run.offset_maps import OffsetMaps
 from compaction.run.sizing import Sizes
 
@@ -104,27 +102,17 @@ class Tally:
             raise corrupt_record(error, rows[row], decoded.block.path)
 
 
-@dataclass(frozen=True)
-class Source:
-    """A log to be described, with the offsets ``[first_offset, end_offset)``; ``shards``: number of shards of its key
-    counts."""
+class Source(NamedTuple):
+    """A log to be described; ``shards``: number of shards of its key counts."""
 
-    first_offset: int
-    end_offset: int
+    frame: LogRange
     shards: int
-    now_ms: int
-
-    @property
-    def frame(self) -> LogRange:
-        """The ``frame`` of ``tally``."""
-        return LogRange(self.first_offset, max(self.end_offset, self.first_offset + 1), self.now_ms)
 
 
-@dataclass(frozen=True)
-class SharedSummary:
+@dataclass(frozen=True, kw_only=True)
+class SharedSummary(SliceSummary):
     """Pass 1's summary of a slice; ``tally`` counts all of its records."""
 
-    summary: SliceSummary
     tally: Tally
 
 
@@ -165,8 +153,7 @@ def scan_shared(
             scanning = scan_records_of(slice_, [sinks[number] for number in slice_.maps], [tallies], settings, throttle)
             summary = yield from sent.counted(scanning)
             summaries.append(summary)
-            tally_of_slice = tallies.tally if summary.error is None else Tally.empty()
-            yield None, SharedSummary(summary, tally_of_slice)
+            yield None, SharedSummary(**vars(summary), tally=tallies.tally if summary.error is None else Tally.empty())
         for sink in sinks.values():
             yield from sent.counted(sink.result())
         yield from sent.result(of_source, summaries)
@@ -386,10 +373,10 @@ class SharedMaps(OffsetMaps):
         engine: Engine,
         sizes: Sizes,
         now_ms: int,
-        refuse: Callable[[LogPlan, int, int], str | None],
         sources: Mapping[int, tuple[Source, Sequence[Slice]]],
     ) -> None:
-        super().__init__(engine, sizes, now_ms, refuse)
+        # a refused log has figures, too
+        super().__init__(engine, sizes, now_ms, lambda plan, messages, keyless: None)
         self._sources = {number: source for number, (source, _) in sources.items()}
         self._slices = {_byte_range(part): part for _, slices in sources.values() for part in slices}
         self._variants: dict[int, Variant] = {}
@@ -404,12 +391,6 @@ class SharedMaps(OffsetMaps):
         summaries = super().read_transactions([self._slices[byte_range] for byte_range in ranges], files)
         by_range = dict(zip(ranges, summaries, strict=True))
         return [_for_plan(part, self._shared(part), by_range[_byte_range(part)]) for part in slices]
-
-    def collect_dirty_keys(
-        self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
-    ) -> Sequence[SliceSummary]:
-        """No filters: the policies' dirty sections differ."""
-        return ()
 
     def build_offset_map(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings
@@ -429,15 +410,11 @@ class SharedMaps(OffsetMaps):
         tasks = pack(list(self._slices.values()), size_of, self._sizes.scan_bytes)
         description = f"pass 1: scan {len(self._slices)} slices for {len(contexts)} maps"
         known = (contexts, self._sources)
-        shared_summaries = self.scan_into_maps(
-            description, tasks, scan_shared, known, settings, bounds, lambda shared: shared.summary
-        )
-        by_id = {summary.summary.slice_id: summary for summary in shared_summaries}
-        self._slices = {
-            key: replace(part, fingerprint=by_id[part.id].summary.fingerprint) for key, part in self._slices.items()
-        }
+        summaries = self.scan_into_maps(description, tasks, scan_shared, known, settings, bounds)
+        by_id = {summary.slice_id: summary for summary in summaries}
+        self._slices = {key: replace(part, fingerprint=by_id[part.id].fingerprint) for key, part in self._slices.items()}
         self.described = self._describe(by_id)
-        return [_for_plan(slice_, self._shared(slice_), by_id[self._shared(slice_).id].summary) for slice_ in slices]
+        return [_for_plan(slice_, self._shared(slice_), by_id[self._shared(slice_).id]) for slice_ in slices]
 
     def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool) -> CleanedParts[PartResult]:
         """Pass 2 over the slices of ``parts``; nothing is written in any case."""
@@ -508,8 +485,8 @@ class SharedMaps(OffsetMaps):
             source, summary = part.log, summaries[part.id]
             segments, segment = by_segment[source], part.segment_index
             segments[segment] = segments[segment] + summary.tally if segment in segments else summary.tally
-            if summary.summary.error is not None:
-                errors.setdefault(source, summary.summary.error)
+            if summary.error is not None:
+                errors.setdefault(source, summary.error)
         return {
             source: LogCounts(by_segment[source], repetitions.get(counts_of(source)), errors.get(source))
             for source in self._sources
