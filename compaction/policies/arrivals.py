@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,9 +39,8 @@ from compaction.rules.log_view import LogView
 from compaction.rules.transactions import AbortedRanges
 from compaction.run.sizing import max_records
 
-T = TypeVar("T")
-
 Int64s = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 #: buckets of a log with more records than ``EXACT_RECORDS``; a smaller one has a bucket for each batch, if one task reads it
 BUCKETS = 256
@@ -96,14 +95,12 @@ class Cells(NamedTuple):
     @property
     def tombstone(self) -> NDArray[np.bool_]:
         """Whether the records are tombstones."""
-        tombstone: NDArray[np.bool_] = (self.keys & TOMBSTONE) != 0
-        return tombstone
+        return (self.keys & TOMBSTONE).astype(np.bool_)
 
     @property
     def by_tombstone(self) -> NDArray[np.bool_]:
         """Whether the records that superseded them are."""
-        by_tombstone: NDArray[np.bool_] = (self.keys & BY_TOMBSTONE) != 0
-        return by_tombstone
+        return (self.keys & BY_TOMBSTONE).astype(np.bool_)
 
     @property
     def records(self) -> Int64s:
@@ -116,6 +113,11 @@ class Cells(NamedTuple):
 
 def cell_keys(bucket: Int64s, successor: Int64s, flags: Int64s | int) -> Int64s:
     return bucket << 32 | successor << 2 | flags
+
+
+def sums_of(index: Int64s, values: Int64s | Floats, count: int) -> Floats:
+    """float64[count]: the sums of the values of each index."""
+    return np.bincount(index, weights=values, minlength=count).astype(np.float64)
 
 
 class Arrivals(NamedTuple):
@@ -178,8 +180,12 @@ def read_arrivals(
     :param logs: each with all of its slices, in the order of offsets, and its aborted data
     :param shard_entries: most entries that a task joins at a time
     """
-    tasks = _divided([task for number, log in enumerate(logs) for task in _tasks(number, *log, shard_entries)])
-    job = Job.sized("arrivals", f"arrivals: read {len(tasks)} byte ranges", [_size(task) for task in tasks])
+    tasks = [task for number, log in enumerate(logs) for task in _tasks(number, *log, shard_entries)]
+    large = {task.log for task in tasks if not task.exact}
+    parts_of_bucket = max(1, min(PARTS, _ALL_PARTS // (BUCKETS * max(1, len(large)))))
+    tasks = [task if task.exact else replace(task, parts=parts_of_bucket) for task in tasks]
+    task_bytes = [sum(part.size_bytes for part in task.slices) for task in tasks]
+    job = Job.sized("arrivals", f"arrivals: read {len(tasks)} byte ranges", task_bytes)
     reducers = max(engine.cores, sum({task.log: task.shards for task in tasks}.values()))
     parts: list[list[_Part]] = [[] for _ in logs]
     for log, part in exchange(engine, job, tasks, partial(_emit, settings=settings), _join, reducers):
@@ -198,17 +204,6 @@ def _tasks(log: int, view: LogView, slices: Sequence[Slice], aborted: AbortedRan
         if end == len(slices) or before[end] - before[first] >= _TASK_BYTES:
             yield _Task(log, tuple(slices[first:end]), tuple(before[first:end]), total_bytes, shards, aborted, exact)
             first = end
-
-
-def _divided(tasks: list[_Task]) -> list[_Task]:
-    """The tasks with their numbers of parts."""
-    large = {task.log for task in tasks if not task.exact}
-    parts = max(1, min(PARTS, _ALL_PARTS // (BUCKETS * max(1, len(large)))))
-    return [task if task.exact else replace(task, parts=parts) for task in tasks]
-
-
-def _size(task: _Task) -> int:
-    return sum(part.size_bytes for part in task.slices)
 
 
 def _whole(found: Sequence[_Part], task: _Task | None) -> Arrivals | str:

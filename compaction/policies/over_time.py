@@ -53,6 +53,7 @@ from compaction.policies.arrivals import (
     cell_keys,
     joined_cells,
     read_arrivals,
+    sums_of,
 )
 from compaction.policies.replay import Clock, Replay
 from compaction.policies.result import Effect, Fit, Known, OverTime, SimulatedLog, Trial, total
@@ -152,8 +153,8 @@ def _superseding(cells: Cells, pattern: Cells, bucket_ms: Int64s, copied: tuple[
     waiting = place * 2 + (flags[older] & TOMBSTONE)
     newest = cells.successor == NEVER
     pool = cells.bucket[newest] * 2 + (cells.keys[newest] & TOMBSTONE)
-    available, sizes = (_sums(pool, column, 2 * start) for column in cells.numbers[newest].T)
-    wanted = _sums(waiting, pattern.records[older], 2 * start)
+    available, sizes = (sums_of(pool, column, 2 * start) for column in cells.numbers[newest].T)
+    wanted = sums_of(waiting, pattern.records[older], 2 * start)
     granted = np.divide(np.minimum(wanted, available), wanted, out=np.zeros(2 * start), where=wanted > 0)
     order = np.argsort(waiting, kind="stable")
     # rounded so that the sums are right
@@ -165,12 +166,6 @@ def _superseding(cells: Cells, pattern: Cells, bucket_ms: Int64s, copied: tuple[
     joined = joined_cells([cells, records, Cells(keys, numbers), Cells(left, -numbers)])
     present = joined.records > 0
     return Cells(joined.keys[present], joined.numbers[present])
-
-
-def _sums(index: Int64s, values: Int64s, count: int) -> Int64s:
-    sums = np.zeros(count, np.int64)
-    np.add.at(sums, index, values)
-    return sums
 
 
 def arrival_times(arrivals: Arrivals, view: LogView, now_ms: int) -> tuple[Int64s, bool]:
@@ -285,7 +280,10 @@ class _Simulation:
             hint = f"give at least {duration(minutes * _MINUTE_MS)}, or a shorter time by --from and --to"
             raise UsageError(message, hint=hint)
         self._clock = clock(min(first_ms, last_ms), last_ms, shown_ms, self.period_ms)
-        self._logs = [_continued(log, base.as_of_ms, span.ahead_ms) for log in logs]
+        self._logs = []
+        for log in logs:
+            arrivals, arrivals_ms = continued(log.arrivals, log.arrivals_ms, base.as_of_ms, span.ahead_ms)
+            self._logs.append(log._replace(arrivals=arrivals, arrivals_ms=arrivals_ms))
 
     def effects(self, policy: Policy) -> dict[LogLocation, Effect]:
         """Each log under a policy."""
@@ -295,9 +293,10 @@ class _Simulation:
         return {log.location: self._effect(policy, log, known) for log, known in zip(self._logs, settings, strict=True)}
 
     def _effect(self, policy: Policy, log: _Log, settings: Settings | CompactionError) -> Effect:
-        problem = _refusal(settings)
-        if problem is not None or isinstance(settings, CompactionError):
-            return Effect(policy.name, error=problem)
+        if isinstance(settings, CompactionError):
+            return Effect(policy.name, error=str(settings))
+        if settings.topic.policy_guess is not None:
+            return Effect(policy.name, error=settings.topic.policy_guess)
         expiration_ms = settings.broker.producer_id_expiration_ms
         return Replay(log.arrivals, log.arrivals_ms, settings.topic, expiration_ms).run(self._clock, policy.name)
 
@@ -350,11 +349,6 @@ def _without_short(logs: Sequence[_Log], now_ms: int, ahead_ms: int, errors: dic
     return long_enough
 
 
-def _continued(log: _Log, now_ms: int, ahead_ms: int) -> _Log:
-    arrivals, arrivals_ms = continued(log.arrivals, log.arrivals_ms, now_ms, ahead_ms)
-    return log._replace(arrivals=arrivals, arrivals_ms=arrivals_ms)
-
-
 def _read(
     start: Callable[[], Engine],
     request: ComparisonRequest,
@@ -364,9 +358,9 @@ def _read(
 ) -> list[_Log]:
     """The logs that can be read, with their arrivals; ``errors`` gets the others."""
     broker = request.base.resolver.broker()
-    runner = start() if views else None
-    if runner is None:
+    if not views:
         return []
+    runner = start()
     total = sum(view.size_bytes for view in views.values())
     task_sizes = sizes([total], runner.cores, broker.dedupe_buffer_bytes, broker.load_factor)
     settings = map_settings(broker, broker.io_max_bytes_per_second / runner.cores)
@@ -390,12 +384,6 @@ def _read(
         except UnsupportedLogError as error:
             errors[location] = str(error)
     return logs
-
-
-def _refusal(settings: Settings | CompactionError) -> str | None:
-    if isinstance(settings, CompactionError):
-        return str(settings)
-    return settings.topic.policy_guess
 
 
 def _known(log: _Log) -> Known:

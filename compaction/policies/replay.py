@@ -47,19 +47,20 @@ from compaction.policies.arrivals import (
     STORED,
     Arrivals,
     Cells,
+    Floats,
     Int64s,
-)  # fmt: skip
+    sums_of,
+)
 from compaction.policies.result import Effect, Event, Sample
 from compaction.rules.log_to_clean import Verdict
 from compaction.rules.log_view import LogView, Segment
-from compaction.rules.plan import plan_log
+from compaction.rules.plan import Group, plan_log
 from compaction.rules.segment_retention import plan_deletion
 
 _LONG_MAX = 2**63 - 1
 _NS = 1_000_000
 
 Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 
 
 class Clock(NamedTuple):
@@ -196,8 +197,7 @@ class Replay:
         first, end = self._start, plan.first_uncleanable_offset
         before = sum(segment.size_bytes for segment in plan.segments)
         self._parts.clean(first, end, self._arrived, now_ms)
-        bases = {group.base_offset: group.mtime_ns for group in plan.groups}
-        outputs = self._outputs(sorted(bases), end, bases)
+        outputs = self._outputs(plan.groups, end)
         self._segments = [*outputs, *(segment for segment in self._segments if segment.base_offset >= end)]
         after = sum(segment.size_bytes for segment in outputs)
         self._first_dirty, self._rolled = end, True
@@ -206,16 +206,12 @@ class Replay:
         self._events.append(Event(now_ms, "cleaned", before, after))
         return after
 
-    def _outputs(self, bases: Sequence[int], end: int, mtimes: dict[int, int]) -> list[Segment]:
+    def _outputs(self, groups: Sequence[Group], end: int) -> list[Segment]:
         outputs = []
-        for base, next_base in zip(bases, [*bases[1:], end], strict=True):
-            size, first, largest = self._parts.remaining(base, next_base)
-            outputs.append(
-                Segment(
-                    base, size, mtimes[base], 0, 0,
-                    largest if largest >= 0 else mtimes[base] // _NS, first if size else _LONG_MAX, next_base,
-                )
-            )  # fmt: skip
+        for group, next_base in zip(groups, [*(group.base_offset for group in groups[1:]), end], strict=True):
+            size, first, largest = self._parts.remaining(group.base_offset, next_base)
+            times = group.mtime_ns, 0, 0, largest if largest >= 0 else group.mtime_ns // _NS, first if size else _LONG_MAX
+            outputs.append(Segment(group.base_offset, size, *times, next_base))
         return outputs
 
     def _delete(self, now_ms: int) -> None:
@@ -275,7 +271,7 @@ class Parts:
         self._starts = np.append(arrivals.starts, count)
         self._records_before = np.concatenate([[0], np.cumsum(columns[:, RECORDS])])
         #: records and their bytes by bucket
-        self._totals = [_sums(arrivals.buckets, columns[:, column], len(self._starts) - 1) for column in (RECORDS, PLAIN)]
+        self._totals = [sums_of(arrivals.buckets, columns[:, column], len(self._starts) - 1) for column in (RECORDS, PLAIN)]
         #: batches that hold data, markers
         self._data, self._markers = columns[:, BATCHES].astype(np.float64), columns[:, CONTROLS].astype(np.float64)
         #: 0 for none
@@ -288,7 +284,7 @@ class Parts:
         overhead = HEADER_SIZE * columns[:, BATCHES]
         #: stored bytes of an uncompressed byte of records
         self._density = _ratio(columns[:, STORED] - overhead, columns[:, PLAIN], 1)
-        stored = _sums(arrivals.buckets, columns[:, STORED] - overhead, len(self._starts) - 1)
+        stored = sums_of(arrivals.buckets, columns[:, STORED] - overhead, len(self._starts) - 1)
         self._bucket_density = _ratio(stored, self._totals[1], 1)
         self._density_by_size = _density_by_size(arrivals.compressed)
 
@@ -456,7 +452,7 @@ class _Sorted:
         start, last = np.searchsorted(self.successor, (end if share == 1 else end - 1, end)).tolist()
         within = start + np.flatnonzero((self.bucket[start:] >= first) & (self.bucket[start:] < end))
         bucket, weights = self.bucket[within] - first, np.where(within < last, 1 - share, 1.0)
-        records, plain = (_sums(bucket, column[within] * weights, end - first) for column in (self.records, self.bytes))
+        records, plain = (sums_of(bucket, column[within] * weights, end - first) for column in (self.records, self.bytes))
         return records, plain
 
     def superseded(self, first: int, end: int, covered: int = 0) -> Int64s:
@@ -470,11 +466,6 @@ def _ratio(part: Int64s | Floats, whole: Int64s | Floats, otherwise: float) -> F
     """``part / whole``; where that is not defined, another value."""
     ratio: Floats = np.divide(part, whole, out=np.full(len(whole), float(otherwise)), where=whole > 0)
     return ratio
-
-
-def _sums(index: Int64s, values: Int64s | Floats, count: int) -> Floats:
-    sums: Floats = np.bincount(index, weights=values, minlength=count).astype(np.float64)
-    return sums
 
 
 def _density_by_size(compressed: Int64s) -> Floats:

@@ -9,8 +9,14 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from compaction.config.sources import CONFIGURED
-from compaction.policies.comparison import ComparedLog, Distribution, LogTotals, OutcomeStatus, explanations_to_json
-from compaction.policies.comparison_metrics import comparison_metrics
+from compaction.policies.comparison import (
+    ComparedLog,
+    Distribution,
+    LogTotals,
+    OutcomeStatus,
+    comparison_metrics,
+    explanations_to_json,
+)
 from compaction.report import RunStatus
 from tests.policies.made import AS_OF_MS, POLICIES, comparison, failed, log
 
