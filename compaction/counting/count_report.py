@@ -36,11 +36,11 @@ def topic_json(topic: TopicCount, group_by: KeyGroups | None) -> dict[str, Any]:
     """The JSON object of a topic: the sum over its logs; its groups of keys, headers and producers."""
     objects: dict[str, Any] = {}
     for names in list(_TITLES)[group_by is None :]:
-        largest = []
-        for entry in topic.named(names).largest:
-            figures = dict(zip(_CELL, (entry.records, entry.bytes, entry.stored_bytes), strict=True))
-            largest.append({**_name_json(entry.key, names, group_by), **figures})
         summary = topic.named(names)
+        largest = [
+            {**_name_json(entry.key, names, group_by), **{name: getattr(entry, name) for name in _CELL}}
+            for entry in summary.largest
+        ]
         objects[names] = {"distinct": summary.keys, "total": summary.total._asdict(), "largest": largest}
     return {**topic.usage.to_dict(), **objects}
 
@@ -121,7 +121,7 @@ def _shown_name(row: Mapping[str, Any]) -> str:
 
 
 def shown_key(key: bytes, group_by: KeyGroups | None) -> str:
-    """A key on one line; that of a windowed key with the start of its window, if keys are grouped by windows."""
+    """A key on one line, with the start of its window if keys are grouped by windows."""
     found = None if group_by is None else group_by.windowed_key(key)
     return shown(key) if found is None else f"{shown(found[0])} @ {window_start(found[1])}"
 
@@ -231,37 +231,33 @@ class CountReport(PageResult):
 
     def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
         """See ``Result``."""
-        return _lines(self, style or Style())
-
-
-def _lines(report: CountReport, style: Style) -> Iterator[Line]:
-    """The result as text."""
-    plan, rows = report.plan, []
-    for topic in plan.topics:
-        rows.append(_row(topic.topic, _figures(topic, topic.logs)))
-        for log in topic.logs if report.partitions else ():
-            rows.append(_row(f"  {log.location.topic_partition.partition}", _figures(log, [log])))
-    topics = [figures for topic in plan.topics if (figures := _figures(topic, topic.logs)) is not None]
-    if len(topics) > 1:
-        # a key of several topics counts in each
-        rows.append(_row("total", {name: sum(figures[name] for figures in topics) for name in _FIGURES}))
-    yield from table(_COLUMNS, rows, style)
-    yield Line(_RULES[report.isolation_level])
-    for log_dir in sorted(report.in_use):
-        yield Line(f"in use; figures are a snapshot: {printable(log_dir)}")
-    for topic in plan.topics:
-        if topic.failed:
-            continue
-        if report.stored:
-            yield from _usage_lines(topic, report.group_by, style)
-        if topic.keys.largest:
-            yield Line("")
-            yield Line(f"largest keys of {printable(topic.topic)}:")
-            for key_count in topic.keys.largest:
-                amount = key_count.stored_bytes if report.stored else key_count.bytes
-                yield Line(f"{size(amount):>9}  {key_count.records:>10,} records  {shown_key(key_count.key, report.group_by)}")
-        if report.stored:
-            yield Line(_STORED)
+        used, rows, counted_topics = style or Style(), [], []
+        for topic in self.plan.topics:
+            figures = _figures(topic, topic.logs)
+            rows.append(_row(topic.topic, figures))
+            counted_topics += [] if figures is None else [figures]
+            for log in topic.logs if self.partitions else ():
+                rows.append(_row(f"  {log.location.topic_partition.partition}", _figures(log, [log])))
+        if len(counted_topics) > 1:
+            # a key of several topics counts in each
+            rows.append(_row("total", {name: sum(figures[name] for figures in counted_topics) for name in _FIGURES}))
+        yield from table(_COLUMNS, rows, used)
+        yield Line(_RULES[self.isolation_level])
+        for log_dir in sorted(self.in_use):
+            yield Line(f"in use; figures are a snapshot: {printable(log_dir)}")
+        for topic in self.plan.topics:
+            if topic.failed:
+                continue
+            if self.stored:
+                yield from _usage_lines(topic, self.group_by, used)
+            if topic.keys.largest:
+                yield Line("")
+                yield Line(f"largest keys of {printable(topic.topic)}:")
+                for key in topic.keys.largest:
+                    amount = key.stored_bytes if self.stored else key.bytes
+                    yield Line(f"{size(amount):>9}  {key.records:>10,} records  {shown_key(key.key, self.group_by)}")
+            if self.stored:
+                yield Line(_STORED)
 
 
 def _figures(counted_logs: TopicCount | LogCount, logs: Sequence[LogCount]) -> dict[str, int] | None:
@@ -283,9 +279,9 @@ def _topic_json(topic: TopicCount, report: CountReport) -> dict[str, Any]:
     logs, figures = [_log_json(log, report) for log in topic.logs], _figures(topic, topic.logs)
     if figures is None:
         return {"topic": topic.topic, "status": "failed", "partitions": logs}
-    largest = {"largest_keys": _keys_json(topic.keys, report.stored, report.group_by)}
     usage = {"usage": topic_json(topic, report.group_by)} if report.stored else {}
-    return {"topic": topic.topic, "status": "counted", **figures, **largest, **usage, "partitions": logs}
+    largest = _keys_json(topic.keys, report)
+    return {"topic": topic.topic, "status": "counted", **figures, "largest_keys": largest, **usage, "partitions": logs}
 
 
 def _log_json(log: LogCount, report: CountReport) -> dict[str, Any]:
@@ -294,15 +290,16 @@ def _log_json(log: LogCount, report: CountReport) -> dict[str, Any]:
     if figures is None:
         return {**identity, "status": "failed", "reason": log.error}
     usage = {} if log.usage is None else {"usage": log.usage.to_dict()}
-    largest = _keys_json(log.keys, log.usage is not None, report.group_by)
-    return {**identity, "status": "counted", **figures, "largest_keys": largest, **usage}
+    return {**identity, "status": "counted", **figures, "largest_keys": _keys_json(log.keys, report), **usage}
 
 
-def _keys_json(keys: KeySummary, with_bytes: bool, group_by: KeyGroups | None) -> list[dict[str, Any]]:
+def _keys_json(keys: KeySummary, report: CountReport) -> list[dict[str, Any]]:
     rows = []
     for entry in keys.largest:
-        found = None if group_by is None else group_by.windowed_key(entry.key)
-        window = {} if found is None else {"window_start": window_start(found[1])}
-        rows.append({**entry._asdict(), "key": encoded(entry.key), **window})
-    # without a count of bytes, they are 0
-    return [{name: row[name] for name in row if with_bytes or name != "stored_bytes"} for row in rows]
+        found = None if report.group_by is None else report.group_by.windowed_key(entry.key)
+        rows.append(
+            {**entry._asdict(), "key": encoded(entry.key)} | ({"window_start": window_start(found[1])} if found else {})
+        )
+        if not report.stored:
+            del rows[-1]["stored_bytes"]
+    return rows

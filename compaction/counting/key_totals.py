@@ -123,10 +123,6 @@ class KeyTotals:
             return False
         return bool(self.joined().nbytes >= _EMIT_BYTES)
 
-    def add_packed(self, packed: bytes) -> None:
-        """Add a table as an Arrow IPC stream."""
-        self.add(pa.ipc.open_stream(packed).read_all())
-
     def joined(self) -> pa.Table:
         self._tables, self._grown_bytes = [_join(self._tables)], 0
         return self._tables[0]
