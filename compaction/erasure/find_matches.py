@@ -119,11 +119,6 @@ class SliceMatches:
     records: int
     keys: FoundKeys
 
-    @property
-    def error(self) -> str | None:
-        """Why the slice cannot be read."""
-        return self.summary.error
-
 
 def unpacked(packed: Iterable[bytes]) -> Packed:
     """The survivor entries, ``DROPPED``, of several ``SliceMatches.packed``: uint64[n]."""

@@ -16,7 +16,7 @@ import pytest
 
 from compaction.certifier import erased_keys
 from compaction.commands import verify
-from compaction.erasure import certify_result
+from compaction.erasure import erase_keys
 from compaction.erasure.erasure_report import erasure_document
 from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
 from compaction.errors import StorageError
@@ -147,7 +147,7 @@ def test_a_certificate_that_cannot_be_made_fails_all_logs_and_the_report_is_writ
     (log_dir / "empty-0").mkdir()
     certificate = log_dir.parent / "certificate.json"
     certificate.write_text("that of an earlier run")
-    monkeypatch.setattr(certify_result, "write_text", without_space)
+    monkeypatch.setattr(erase_keys, "write_text", without_space)
     assert call(*certified(log_dir)) == 1
     logs = {log["topic"]: log for log in json.loads((log_dir.parent / "report.json").read_text())["logs"]}
     assert {log["status"] for log in logs.values()} == {"failed"}
@@ -162,7 +162,7 @@ def test_a_certificate_that_cannot_be_made_fails_all_logs_and_the_report_is_writ
 def test_a_certificate_is_changed_when_a_replaced_segment_cannot_be_removed(
     log_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(certify_result, "remove_deleted", refused)
+    monkeypatch.setattr(erase_keys, "remove_deleted", refused)
     assert call(*certified(log_dir)) == 1
     found = json.loads((log_dir.parent / "certificate.json").read_text())
     assert (found["status"], found["logs"][0]["status"]) == ("failed", "failed")
@@ -172,7 +172,7 @@ def test_a_certificate_is_changed_when_a_replaced_segment_cannot_be_removed(
 
 def test_what_a_killed_run_erased_is_said_to_be_in_no_certificate(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(certify_result, "write_text", killed)
+        patched.setattr(erase_keys, "write_text", killed)
         with pytest.raises(Stopped):
             call(*certified(log_dir))
     end_process(log_dir)
@@ -193,7 +193,7 @@ def test_what_a_killed_run_erased_is_said_to_be_in_no_certificate(log_dir: Path,
     ("module", "name", "failing"),
     [
         (erased_keys, "matching", lambda criteria, keys: np.zeros(len(keys), np.bool_)), (erased_keys, "matching", unreadable),
-        (certify_result, "write_text", without_space), (certify_result, "write_text", killed),
+        (erase_keys, "write_text", without_space), (erase_keys, "write_text", killed),
     ],
     ids=["violated", "failed", "error", "kill"],
 )  # fmt: skip
