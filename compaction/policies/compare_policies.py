@@ -315,7 +315,7 @@ def _expired(case: PolicyCase, counts: LogCounts) -> tuple[LogTotals, Tally]:
 
 
 def _log_totals(size_bytes: int, segments: int, tally: Tally) -> LogTotals:
-    records, record_bytes, tombstones, keyless = tally.totals[[RECORDS, BYTES, TOMBSTONES, KEYLESS]].tolist()
+    records, record_bytes, tombstones, keyless = tally.ages.sum(axis=0)[[RECORDS, BYTES, TOMBSTONES, KEYLESS]].tolist()
     return LogTotals(size_bytes, segments, records, record_bytes, tombstones, keyless)
 
 

@@ -29,7 +29,7 @@ from compaction.kernels.tables import COPY, DROP
 from compaction.passes.build_map import OffsetMapSink, dirty_records, spilled
 from compaction.passes.clean_into import Decided, Rewriter
 from compaction.passes.decoder import Decoded, corrupt_record
-from compaction.passes.merge import CleanedParts, MapParts, PartsToClean, Survivors, accepted_entries, accepted_survivors
+from compaction.passes.merge import CleanedParts, MapParts, PartsToClean, accepted_entries, accepted_survivors
 from compaction.passes.scan import Emitted, Emitting, Entries, ShardReadings, finish, scan, scan_records_of
 from compaction.passes.tasks import (
     CleanContext,
@@ -77,12 +77,6 @@ class Tally:
 
     def __sub__(self, other: Tally) -> Tally:
         return Tally(self.positions - other.positions, self.ages - other.ages)
-
-    @property
-    def totals(self) -> NDArray[np.int64]:
-        """int64[4]: the sums."""
-        total: NDArray[np.int64] = self.ages.sum(axis=0)
-        return total
 
     def add(self, decoded: Decoded, decided: Decided, survivors: NDArray[np.uint64], frame: LogRange) -> None:
         """Count the dropped records of decoded batches.
@@ -248,29 +242,24 @@ class MeasureContext(NamedTuple):
 
 
 def measure_shared(slices: PartsToClean, context: MeasureContext) -> list[Measured]:
-    """Measure some slices; see ``_measure_slice``."""
-    return [measured for slice_, survivors in slices for measured in _measure_slice(slice_, survivors, context)]
-
-
-def _measure_slice(slice_: Slice, survivors: Mapping[int, Sequence[Survivors]], context: MeasureContext) -> list[Measured]:
-    """Measure a slice in each case.
-
-    :param survivors: by variant, survivor entries from any number of shards, uint64[n] in no order
-    """
-    logs = [(variant, number, log) for variant in slice_.maps for number, log in context.cases.get(variant, ())]
-    frame = context.sources[slice_.log].frame
-    cases = []
-    for variant, number, log in logs:
-        packed = accepted_survivors(survivors.get(variant, ()))
-        refused = packed if isinstance(packed, LogError) else None
-        cases.append(_CaseSink(number, Rewriter(log, () if isinstance(packed, LogError) else packed), slice_, frame, refused))
-    throttle = Throttle(min(log.bytes_per_second for _, _, log in logs))
-    try:
-        finish(scan(slice_, cases, logs[0][2].files, throttle, check_crc=False))
-    except LogError as error:
-        for case in cases:
-            case.error = case.error or error
-    return [case.result(slice_.id) for case in cases]
+    """Measure slices in each case, given by variant the survivor entries from any number of shards, uint64[n] in no order."""
+    measured: list[Measured] = []
+    for slice_, survivors in slices:
+        logs = [(variant, number, log) for variant in slice_.maps for number, log in context.cases.get(variant, ())]
+        frame = context.sources[slice_.log].frame
+        cases = []
+        for variant, number, log in logs:
+            packed = accepted_survivors(survivors.get(variant, ()))
+            refused, packed = (packed, []) if isinstance(packed, LogError) else (None, packed)
+            cases.append(_CaseSink(number, Rewriter(log, packed), slice_, frame, refused))
+        throttle = Throttle(min(log.bytes_per_second for _, _, log in logs))
+        try:
+            finish(scan(slice_, cases, logs[0][2].files, throttle, check_crc=False))
+        except LogError as error:
+            for case in cases:
+                case.error = case.error or error
+        measured += [case.result(slice_.id) for case in cases]
+    return measured
 
 
 @dataclass(frozen=True)
@@ -463,7 +452,9 @@ class SharedMaps(OffsetMaps):
             read[part.log].append(self._shared(part))
         plans_by_map: dict[object, list[int]] = {}
         for log, context in logs.items():
-            plans_by_map.setdefault((tuple(slice_.id for slice_ in read[log]), _map_identity(context)), []).append(log)
+            ranges = b"" if context.aborted is None else b"".join(map(bytes, vars(context.aborted).values()))
+            ids = tuple(slice_.id for slice_ in read[log])
+            plans_by_map.setdefault((ids, context.first_dirty_offset, context.shards, ranges), []).append(log)
         return {
             number: Variant(logs[plans[0]], tuple(read[plans[0]]), tuple(plans))
             for number, plans in enumerate(plans_by_map.values())
@@ -507,12 +498,6 @@ class SharedMaps(OffsetMaps):
 
 def _byte_range(slice_: Slice) -> tuple[str, int, int]:
     return slice_.path, slice_.start, slice_.end
-
-
-def _map_identity(context: MapContext) -> object:
-    aborted = context.aborted
-    ranges = b"" if aborted is None else np.stack([aborted.producer_id, aborted.first_offset, aborted.last_offset]).tobytes()
-    return context.first_dirty_offset, context.shards, ranges
 
 
 def _for_plan(slice_: Slice, shared: Slice, summary: SliceSummary) -> SliceSummary:
