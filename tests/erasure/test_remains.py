@@ -1,5 +1,5 @@
 """Nothing of an erased record is in any file of the log directory, of a copy, or of the directory for temporary files; reports
-have hashes of keys. And what is left of an erasure whose certificate is not written, or does not hold."""
+have hashes of keys. And what is left of an erasure whose certificate is not written, or does not hold, or that is killed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +23,13 @@ from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
 from compaction.errors import StorageError
 from compaction.formats.keys import KeyCriteria, salted_digest, salted_hash
 from compaction.formats.producer_snapshot import ProducerEntry
-from tests.crash.surroundings import end_process
+from compaction.run import destination
+from tests.crash.surroundings import StoppingFiles, end_process
 from tests.disk import Stopped
 from tests.erasure.test_erase_keys import SALT, call, erase, records_in, write_odd
 from tests.kafka.encode import Batch, Record
+from tests.local_job import read_offsets, write_offsets
+from tests.memory import scratch
 from tests.oracle.disk import write_partition, write_producers
 from tests.oracle.segments import write_segment
 from tests.passes.random_cases import INTERVAL_BYTES, NOW_MS
@@ -231,3 +235,40 @@ def test_a_file_beside_the_records_of_an_erased_copy_is_verified(log_dir: Path, 
     capsys.readouterr()
     assert verify.main(sides) == 1
     assert "leader-epoch-checkpoint is missing, malformed or has other leader epochs" in capsys.readouterr().err
+
+
+KEYS = [b"k", b"k" * 70_000]
+CHECKPOINT = {"odd": 5}
+
+
+def erase_until(log_dir: Path, stop_before: int | None) -> int:
+    """Erases, stopped before a change; returns the number of changes."""
+    files = StoppingFiles(stop_before)
+    with patch.object(destination, "LOG_CONCURRENCY", 1):
+        try:
+            report = erase(log_dir, KEYS, include_active=True, files=files)
+            assert report.exit_code == 0, report.logs[0].reason
+        except Stopped:
+            end_process(log_dir)
+    return len(files.changes)
+
+
+def test_a_run_killed_before_any_of_its_changes_loses_nothing_else_and_is_completed_by_the_next() -> None:
+    with scratch() as root:
+        write_odd(root / "whole")
+        write_offsets(root / "whole", cleaner_offsets=CHECKPOINT)
+        before = records_in(root / "whole")
+        changes = erase_until(root / "whole", None)
+        expected = {path.name: path.read_bytes() for path in (root / "whole" / "odd-0").iterdir()}
+        left = [each for each in before if each.key not in KEYS]
+        assert changes > 30
+        for stop_before in range(changes):
+            log_dir = root / str(stop_before)
+            write_odd(log_dir)
+            write_offsets(log_dir, cleaner_offsets=CHECKPOINT)
+            erase_until(log_dir, stop_before)
+            found = records_in(log_dir)
+            assert [each for each in found if each.key not in KEYS] == left, stop_before
+            erase_until(log_dir, None)
+            assert {path.name: path.read_bytes() for path in (log_dir / "odd-0").iterdir()} == expected, stop_before
+            assert read_offsets(log_dir, "cleaner_offsets") == CHECKPOINT, stop_before

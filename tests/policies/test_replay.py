@@ -32,8 +32,7 @@ from compaction.policies.replay import Clock, Replay
 from compaction.policies.result import Effect, Event, Sample
 from compaction.rules.log_view import LogView, Segment
 from tests.kafka.encode import Batch, Record
-from tests.policies.simulated import arrivals_of, config_of
-from tests.policies.stories import Shape, story
+from tests.policies.evenings import Shape, arrivals_of, config_of, story
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 NOW_MS = FIRST_MS = 20_000 * DAY_MS
