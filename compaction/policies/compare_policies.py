@@ -305,13 +305,11 @@ def _outcome(case: PolicyCase, result: CaseResult | None, counts: LogCounts, tot
 
 
 def _expired(case: PolicyCase, counts: LogCounts) -> tuple[LogTotals, Tally]:
-    plan = case.plan.deletion
-    if plan is None:
-        return LogTotals(), Tally.empty()
+    removed, removals = Tally.empty(), case.plan.removals
     index_of = {segment.base_offset: number for number, segment in enumerate(case.view.segments)}
-    tallies = (counts.by_segment[index_of[removal.segment.base_offset]] for removal in plan.removals)
-    removed = sum(tallies, Tally.empty())
-    return _log_totals(plan.removed_bytes, len(plan.removals), removed), removed
+    for removal in removals:
+        removed += counts.by_segment[index_of[removal.segment.base_offset]]
+    return _log_totals(sum(removal.segment.size_bytes for removal in removals), len(removals), removed), removed
 
 
 def _log_totals(size_bytes: int, segments: int, tally: Tally) -> LogTotals:

@@ -271,19 +271,19 @@ class OverTime(PageResult):
         """See ``Result``: the sums of each policy; details are its cleanings and deletions."""
         used, shown = style or Style(), self.shown
         named = shown if all_rows or len(shown) <= 1 else []
-        for log in named:
-            yield from [*wrapped(log.name, used, colour="bold"), *_dim(notes_of(log), used)]
-            yield from [*_table(log.effects, used, details), Line("")]
+        tables = [(log.name, [log], log.effects) for log in named]
         if len(shown) > 1 or not named:
-            yield from [*wrapped(f"all of {counted(len(shown), 'log')}", used, colour="bold"), *_dim(shared_notes(shown), used)]
-            yield from [*_table(self.totals(), used, details), Line("")]
+            tables.append((f"all of {counted(len(shown), 'log')}", shown, self.totals()))
+        for name, logs, effects in tables:
+            yield from [*wrapped(name, used, colour="bold"), *_dim(_notes(logs), used)]
+            yield from [*_table(effects, used, details), Line("")]
         if self.fit is not None:
             yield from _fit(self.fit, used)
         for log in self.logs:
             for error in dict.fromkeys([log.error if details else None, *(effect.error for effect in log.effects)]):
                 if error is not None:
                     yield from wrapped(f"{log.name}: {error}", used, hanging=2, colour="red")
-        yield from [*_dim(ahead_note(self), used), *wrapped(self.summary(), used)]
+        yield from [*_dim(_ahead_note(self), used), *wrapped(self.summary(), used)]
 
     def summary(self) -> str:
         """The number of logs and failures, and the greatest size under each policy."""
@@ -310,19 +310,18 @@ class OverTime(PageResult):
         views = [(f"all of {counted(len(logs), 'log')}", logs), *(groups[number] for number in largest)]
         return {
             "as_of_ms": self.as_of_ms,
-            "about": " ".join(f"{text[0].upper()}{text[1:]}." for text in [*notes, *ahead_note(self)]),
-            "fit": None if self.fit is None else {**asdict(self.fit), "text": "; ".join(fit_note(self.fit))},
+            "about": " ".join(f"{text[0].upper()}{text[1:]}." for text in [*notes, *_ahead_note(self)]),
+            "fit": None if self.fit is None else {**asdict(self.fit), "text": "; ".join(_fit_note(self.fit))},
             "views": [self._view(name, group) for name, group in views],
         }
 
     def _view(self, name: str, logs: Sequence[SimulatedLog]) -> dict[str, Any]:
         """The effects of the policies on a log, or on several."""
-        notes = notes_of(logs[0]) if len(logs) == 1 else shared_notes(logs)
         errors = [f"{log.name}: {log.error}" for log in self.logs if log.error is not None] if len(logs) != 1 else []
         effects = [_effect(effect) for effect in self.totals(logs)]
         for number, effect in enumerate(effects):
             effect["error"] = next((log.effects[number].error for log in logs if log.effects[number].error), None)
-        return {"name": name, "notes": [*notes, *errors], "policies": effects}
+        return {"name": name, "notes": [*_notes(logs), *errors], "policies": effects}
 
     def to_dict(self) -> dict[str, Any]:
         """The document, ``schema_version`` 1; its fields are those of the values above."""
@@ -377,7 +376,7 @@ _BAR_CELLS = 60
 
 def _fit(found: Fit, style: Style) -> list[Line]:
     """The search: what fits, the strongest single setting, and each setting alone."""
-    lines = [line for text in fit_note(found) for line in wrapped(text, style, hanging=2)]
+    lines = [line for text in _fit_note(found) for line in wrapped(text, style, hanging=2)]
     columns = [Column("setting", right=False), Column("peak"), Column("mean"), Column("cleaner writes"), Column("deleted")]
     rows = [
         Row([",".join(trial.changes) or found.policy, *map(size, (trial.peak_bytes, trial.mean_bytes)),
@@ -428,11 +427,18 @@ def _bars(sizes: Sequence[int], most: int, style: Style) -> str:
     return "".join(signs[min(len(signs) - 1, value * len(signs) // (most + 1))] for value in largest)
 
 
-def notes_of(log: SimulatedLog) -> list[str]:
-    """What the log does not tell, and how exact the figures are."""
-    known = log.known
-    if known is None:
+def _notes(logs: Sequence[SimulatedLog]) -> list[str]:
+    """What some logs do not tell, and how exact the figures are."""
+    all_known = [log.known for log in logs if log.known is not None]
+    if not all_known:
         return []
+    if len(logs) > 1:
+        arrived, first_ms = sum(each.arrived_bytes for each in all_known), min(each.first_ms for each in all_known)
+        exact, gone = sum(each.exact for each in all_known), sum(each.missing_share > 0 for each in all_known)
+        how = "exact" if exact == len(all_known) else f"{exact} of {len(all_known)} logs exact, the others estimated"
+        texts = [f"{size(arrived)} arrived since {_time(first_ms)}; {how}"]
+        return [*texts, f"of {counted(gone, 'log')} records of the past are gone"] if gone else texts
+    (known,) = all_known
     first = f"{size(known.arrived_bytes)} arrived since {_time(known.first_ms)}"
     texts = [f"{first}; {'exact' if known.exact else 'estimated'}" + (f": {known.estimate}" if known.estimate else "")]
     if known.missing_share:
@@ -443,26 +449,13 @@ def notes_of(log: SimulatedLog) -> list[str]:
     return texts
 
 
-def shared_notes(logs: Sequence[SimulatedLog]) -> list[str]:
-    """The same of several logs."""
-    known = [log.known for log in logs if log.known is not None]
-    if not known:
-        return []
-    arrived, first = sum(each.arrived_bytes for each in known), min(each.first_ms for each in known)
-    exact, gone = sum(each.exact for each in known), sum(each.missing_share > 0 for each in known)
-    how = "exact" if exact == len(known) else f"{exact} of {len(known)} logs exact, the others estimated"
-    texts = [f"{size(arrived)} arrived since {_time(first)}; {how}"]
-    return [*texts, f"of {counted(gone, 'log')} records of the past are gone"] if gone else texts
-
-
-def ahead_note(result: OverTime) -> list[str]:
+def _ahead_note(result: OverTime) -> list[str]:
     """What comes after the present."""
-    if not result.ahead_ms:
-        return []
-    return [f"after {_time(result.as_of_ms)}: the arrivals of the last 30 days once more, whose keys recur as they did"]
+    text = f"after {_time(result.as_of_ms)}: the arrivals of the last 30 days once more, whose keys recur as they did"
+    return [text] if result.ahead_ms else []
 
 
-def fit_note(found: Fit) -> list[str]:
+def _fit_note(found: Fit) -> list[str]:
     """What fits, and the strongest single setting."""
     if found.found is None:
         texts = [f"none of {counted(len(found.trials), 'policy')} remains within {size(found.fit_bytes)}"]
