@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -66,11 +67,9 @@ def compare_with(start: Callable[[], Engine], request: ComparisonRequest, task_s
     :raises ConfigError: a policy contradicts itself or the rest of the configuration
     """
     started = time.monotonic()
-    with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.READ) as dir_access:
-        logs = _cases(request, _views_by_policy(request, parallel_read(start)))
+    with _planned(request, parallel_read(start)) as logs:
         step(f"measuring {counted(len(logs), 'log')} under {counted(len(request.policies), 'policy')}")
         results = _run_passes(start, request, logs, task_sizes)
-        warn_of_changes(dir_access.in_use, _log_views(logs))
     compared_logs = tuple(compared(log, results) for log in logs)
     names = tuple(policy.name for policy in request.policies)
     seconds = time.monotonic() - started
@@ -80,20 +79,23 @@ def compare_with(start: Callable[[], Engine], request: ComparisonRequest, task_s
 
 def explain(request: ComparisonRequest) -> tuple[ComparedLog, ...]:
     """The effect of each policy on each log with its reasons, without figures. Reads only indexes and batch headers."""
-    with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.READ) as dir_access:
-        logs = _cases(request, _views_by_policy(request, None))
-        warn_of_changes(dir_access.in_use, _log_views(logs))
-    return tuple(map(_explained, logs))
+    with _planned(request, None) as logs:
+        return tuple(map(_explained, logs))
 
 
 def _explained(log: LogCases) -> ComparedLog:
-    name = log.location.topic_partition
     outcomes = (Outcome(case.policy, case.status, case.report.reason, case.report, why=case.why) for case in log.cases)
-    return ComparedLog(name.topic, name.partition, log.location.log_dir, outcomes=tuple(outcomes), error=log.error)
+    return ComparedLog(*log.location.topic_partition, log.location.log_dir, outcomes=tuple(outcomes), error=log.error)
 
 
-def _log_views(logs: Iterable[LogCases]) -> Iterator[LogView]:
-    return (case.view for log in logs for case in log.cases)
+@contextmanager
+def _planned(request: ComparisonRequest, read: ParallelRead | None) -> Iterator[list[LogCases]]:
+    """All logs under each policy; at the end a warning for each log that has changed meanwhile."""
+    log_dirs = request.base.log_dirs
+    with access(file_system(log_dirs), log_dirs, Purpose.READ) as held:
+        logs = _cases(request, _views_by_policy(request, read))
+        yield logs
+        warn_of_changes(held.in_use, (case.view for log in logs for case in log.cases))
 
 
 class PolicyView(NamedTuple):
@@ -250,8 +252,8 @@ def _to_measure(plan: LogPlan) -> Log:
 
 
 def compared(log: LogCases, results: PassResults) -> ComparedLog:
-    name, counts = log.location.topic_partition, results.counts.get(log.location.path)
-    without_figures = ComparedLog(name.topic, name.partition, log.location.log_dir)
+    counts = results.counts.get(log.location.path)
+    without_figures = ComparedLog(*log.location.topic_partition, log.location.log_dir)
     if counts is None or log.error is not None or counts.error is not None:
         return replace(without_figures, error=log.error or (counts.error if counts is not None else "the log was not read"))
     view = log.cases[0].view

@@ -55,7 +55,7 @@ from compaction.policies.arrivals import (
     read_arrivals,
     sums_of,
 )
-from compaction.policies.replay import Clock, Replay
+from compaction.policies.replay import Replay
 from compaction.policies.result import Effect, Fit, Known, OverTime, SimulatedLog, Trial, total
 from compaction.rules.log_view import LogView
 from compaction.rules.transactions import aborted_of
@@ -210,16 +210,14 @@ def period(first_ms: int, last_ms: int) -> int:
     return next((each for each in _PERIODS_MS if span_ms < _FEW * DAY_MS and span_ms / each <= 2 * _FEW * 4), DAY_MS)
 
 
-def clock(first_ms: int, last_ms: int, shown_ms: int, period_ms: int) -> Clock:
-    """The times of a simulation from the first time to the last, at which a period ends, whichever its length.
-
-    :param shown_ms: the first end of a period
-    """
+def clock(first_ms: int, last_ms: int, shown_ms: int, period_ms: int) -> tuple[Int64s, Int64s]:
+    """The checks of a simulation from the first time to the last, at which a period ends, whichever its length; and the ends of
+    periods, the first of which is ``shown_ms``."""
     step_ms = max(_LEAST_CHECK_MS, -(-(last_ms - first_ms) // _CHECKS))
     first_end = shown_ms - shown_ms % period_ms + period_ms
     ends = np.unique([shown_ms, *range(first_end, last_ms, period_ms), last_ms])
     checks = np.arange(first_ms, last_ms, step_ms, dtype=np.int64)
-    return Clock(np.unique(np.concatenate([checks, ends])), ends)
+    return np.unique(np.concatenate([checks, ends])), ends
 
 
 class _Log(NamedTuple):
@@ -253,10 +251,9 @@ def simulate(start: Callable[[], Engine], request: ComparisonRequest, span: Span
     simulation = _Simulation(base, fs, logs, span)
     by_policy = [simulation.effects(policy) for policy in request.policies]
     simulated = []
-    for location in (each.location for each in prepared):
-        name, effects = location.topic_partition, tuple(effects[location] for effects in by_policy if location in effects)
-        error = errors.get(location)
-        simulated.append(SimulatedLog(name.topic, name.partition, location.log_dir, known.get(location), effects, error))
+    for log in (each.location for each in prepared):
+        effects = tuple(effects[log] for effects in by_policy if log in effects)
+        simulated.append(SimulatedLog(*log.topic_partition, log.log_dir, known.get(log), effects, errors.get(log)))
     found = None if span.fit_bytes is None else simulation.fit(request.policies[0], span.fit_bytes)
     names = tuple(policy.name for policy in request.policies)
     seconds = time.monotonic() - started
@@ -298,7 +295,7 @@ class _Simulation:
         if settings.topic.policy_guess is not None:
             return Effect(policy.name, error=settings.topic.policy_guess)
         expiration_ms = settings.broker.producer_id_expiration_ms
-        return Replay(log.arrivals, log.arrivals_ms, settings.topic, expiration_ms).run(self._clock, policy.name)
+        return Replay(log.arrivals, log.arrivals_ms, settings.topic, expiration_ms).run(*self._clock, policy.name)
 
     def fit(self, policy: Policy, fit_bytes: int) -> Fit:
         """Settings under which all logs together remain within a size."""

@@ -25,7 +25,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,14 +62,6 @@ _NS = 1_000_000
 Bools = NDArray[np.bool_]
 
 
-class Clock(NamedTuple):
-    """The times of a replay, ms since the epoch: ``checks`` of cleaner and retention; the ends of periods, each of which is a
-    check."""
-
-    checks: Int64s
-    ends: Int64s
-
-
 class Replay:
     """One log under one policy.
 
@@ -96,14 +87,19 @@ class Replay:
         #: how long a superseded record has remained at most, ms, and one that a tombstone superseded
         self._oldest = 0, 0
 
-    def run(self, clock: Clock, policy: str) -> Effect:
-        """All arrivals up to the last check; events since the first period ended. ``policy`` is the name of the effect."""
-        times, ends = self._times, set(clock.ends.tolist())
+    def run(self, checks: Int64s, ends: Int64s, policy: str) -> Effect:
+        """All arrivals up to the last check; events since the first period ended.
+
+        :param checks: the times at which the cleaner and retention look, ms since the epoch
+        :param ends: those of them at which a period ends
+        :param policy: the name of the effect
+        """
+        times, is_end = self._times, set(ends.tolist())
         least = peak = area = cleaned = superseded = 0
         measured: tuple[int, int, int] | None = None
         before_ms: int | None = None
         since_ms = 0
-        for now_ms in clock.checks.tolist():
+        for now_ms in checks.tolist():
             if before_ms is None:
                 before_ms = since_ms = now_ms
             self._append(bisect_right(times, now_ms))
@@ -115,7 +111,7 @@ class Replay:
             if self._config.cleanup_delete:
                 self._delete(now_ms)
             least, before_ms = min(least, self._size), now_ms
-            if now_ms in ends:
+            if now_ms in is_end:
                 mean = area // (now_ms - since_ms) if now_ms > since_ms else self._size
                 state = self._start, self._arrived, self._first_dirty or 0
                 if state != measured:
@@ -126,9 +122,9 @@ class Replay:
                 least, peak = self._size, self._on_disk(self._size)
                 area = cleaned = 0
                 since_ms = now_ms
-        if clock.checks.size:
-            self._note_ages(int(clock.checks[-1]))
-        events = tuple(event for event in self._events if event.at_ms >= clock.ends[0]) if clock.ends.size else ()
+        if checks.size:
+            self._note_ages(int(checks[-1]))
+        events = tuple(event for event in self._events if event.at_ms >= ends[0]) if ends.size else ()
         return Effect(policy, tuple(self._samples), events, *self._oldest)
 
     def _on_disk(self, log_bytes: int) -> int:

@@ -234,19 +234,17 @@ class _CaseSink:
         return Measured(self.number, slice_id, self._rewriter.stats(), self.dropped, error)
 
 
-class MeasureContext(NamedTuple):
-    """The data that all tasks of pass 2 share: numbered cases by variant, sources by number."""
+def measure_shared(
+    slices: PartsToClean, known: tuple[Mapping[int, Sequence[tuple[int, CleanContext]]], Mapping[int, Source]]
+) -> list[Measured]:
+    """Measure slices in each case, given by variant the survivor entries from any number of shards, uint64[n] in no order.
 
-    cases: Mapping[int, Sequence[tuple[int, CleanContext]]]
-    sources: Mapping[int, Source]
-
-
-def measure_shared(slices: PartsToClean, context: MeasureContext) -> list[Measured]:
-    """Measure slices in each case, given by variant the survivor entries from any number of shards, uint64[n] in no order."""
-    measured: list[Measured] = []
+    :param known: the numbered cases by variant, and the sources
+    """
+    (cases_of, sources), measured = known, list[Measured]()
     for slice_, survivors in slices:
-        logs = [(variant, number, log) for variant in slice_.maps for number, log in context.cases.get(variant, ())]
-        frame = context.sources[slice_.log].frame
+        logs = [(variant, number, log) for variant in slice_.maps for number, log in cases_of.get(variant, ())]
+        frame = sources[slice_.log].frame
         cases = []
         for variant, number, log in logs:
             packed = accepted_survivors(survivors.get(variant, ()))
@@ -419,7 +417,7 @@ class SharedMaps(OffsetMaps):
         }
         tasks = pack(slices, size_of, self._sizes.slice_bytes)
         job = Job.reading("pass 2", f"pass 2: measure {len(slices)} slices", tasks)
-        cleaned = self.resolve_into(job, tasks, maps, measure_shared, MeasureContext(cases, self._sources))
+        cleaned = self.resolve_into(job, tasks, maps, measure_shared, (cases, self._sources))
         keys = {log: cleaned.keys.get(number, 0) for number, variant in self._variants.items() for log in variant.logs}
         return CleanedParts(list(self._results(cleaned.results, parts)), keys)
 

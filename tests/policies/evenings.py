@@ -18,7 +18,7 @@ from compaction.files.overlay import OverlayFileSystem
 from compaction.log.checkpoint_store import read_checkpoints
 from compaction.log.read_log import ReadOptions, read_log
 from compaction.policies.arrivals import LARGEST_TIMESTAMP, Arrivals, read_arrivals
-from compaction.policies.replay import Clock, Replay
+from compaction.policies.replay import Replay
 from compaction.recovery.recover import recover_log
 from compaction.rules.transactions import aborted_of
 from compaction.run.cleaner import map_settings, slices_of
@@ -210,7 +210,7 @@ def by_simulation(path: Path, days: list[list[Arriving]], config: dict[str, str]
     # the parts of a large log have many batches
     times = times if len(times) == len(arrivals.parts) else arrivals.parts[:, LARGEST_TIMESTAMP]
     replay = Replay(arrivals, times, config_of(config), DAY_MS)
-    effect = replay.run(Clock(ends, ends), "simulated")
+    effect = replay.run(ends, ends, "simulated")
     cleanings = {event.at_ms for event in effect.events if event.what == "cleaned"}
     return [Day(sample.bytes, sample.segments, sample.at_ms in cleanings) for sample in effect.samples]
 

@@ -30,7 +30,7 @@ from compaction.policies.arrivals import (
     Int64s,
 )
 from compaction.policies.over_time import arrival_times, changed, clock, continued, fit, period
-from compaction.policies.replay import Clock, Replay
+from compaction.policies.replay import Replay
 from compaction.policies.result import Effect, Event, Sample
 from compaction.rules.log_view import LogView, Segment
 from tests.kafka.encode import Batch, Record
@@ -155,10 +155,10 @@ def test_periods_are_days_unless_there_are_few() -> None:
 
 def test_each_end_of_a_period_is_a_check() -> None:
     first_ms = NOW_MS + HOUR_MS
-    found = clock(first_ms, first_ms + 3 * DAY_MS, first_ms + DAY_MS, DAY_MS)
-    assert found.ends.tolist() == [first_ms + DAY_MS, NOW_MS + 2 * DAY_MS, NOW_MS + 3 * DAY_MS, first_ms + 3 * DAY_MS]
-    assert set(found.ends.tolist()) <= set(found.checks.tolist())
-    assert found.checks[0] == first_ms and (np.diff(found.checks) > 0).all()
+    checks, ends = clock(first_ms, first_ms + 3 * DAY_MS, first_ms + DAY_MS, DAY_MS)
+    assert ends.tolist() == [first_ms + DAY_MS, NOW_MS + 2 * DAY_MS, NOW_MS + 3 * DAY_MS, first_ms + 3 * DAY_MS]
+    assert set(ends.tolist()) <= set(checks.tolist())
+    assert checks[0] == first_ms and (np.diff(checks) > 0).all()
 
 
 def daily(log_dir: Path, days: int, keys: int) -> tuple[Arrivals, Int64s]:
@@ -239,7 +239,7 @@ def test_what_comes_after_is_cleaned_as_if_it_had_come(tmp_path: Path) -> None:
     config = config_of({"cleanup.policy": "compact", "segment.ms": str(DAY_MS), "min.cleanable.dirty.ratio": "0.3"})
     effects = []
     for arrivals, times in (continued(*short, FIRST_MS + 40 * DAY_MS - 1, 60 * DAY_MS), longer):
-        effects.append(Replay(arrivals, times, config, DAY_MS).run(Clock(ends, ends), "simulated"))
+        effects.append(Replay(arrivals, times, config, DAY_MS).run(ends, ends, "simulated"))
     found, expected = effects
     assert [event.at_ms for event in found.events] == [event.at_ms for event in expected.events]
     # keys of single days have other lengths
@@ -419,7 +419,7 @@ def test_every_check_is_as_record_by_record(tmp_path: Path, first: int) -> None:
         assert [len(batch) for batch in batches] == [record.size for record in records]
         arrivals = arrivals_of(tmp_path / str(number), batches)
         times = np.array([record.at_ms for record in records])
-        effect = Replay(arrivals, times, config, DAY_MS).run(Clock(np.array(ends), np.array(ends)), "simulated")
+        effect = Replay(arrivals, times, config, DAY_MS).run(np.array(ends), np.array(ends), "simulated")
         cleaned = {event.at_ms for event in effect.events if event.what == "cleaned"}
         ours = [(sample.bytes, sample.segments, sample.at_ms in cleaned) for sample in effect.samples]
         oracle, expected = Oracle(config), []
