@@ -254,11 +254,7 @@ class _KeyErasure(Command):
         return erased_report(log, erased.total, remaining.total)
 
     def conclude(
-        self,
-        output: Destination | None,
-        logs: Sequence[Log],
-        unplanned: Mapping[LogLocation, str],
-        reports: list[LogReport],
+        self, output: Destination | None, logs: Sequence[Log], unplanned: Mapping[LogLocation, str], reports: list[LogReport]
     ) -> list[LogReport]:
         self._resumed = [log.location for log in logs if log.location in self._replaced]
         path = self._request.certificate

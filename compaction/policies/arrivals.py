@@ -172,10 +172,7 @@ class _Part(NamedTuple):
 
 
 def read_arrivals(
-    engine: Engine,
-    logs: Sequence[tuple[LogView, Sequence[Slice], AbortedRanges]],
-    settings: MapSettings,
-    shard_entries: int,
+    engine: Engine, logs: Sequence[tuple[LogView, Sequence[Slice], AbortedRanges]], settings: MapSettings, shard_entries: int
 ) -> list[Arrivals | str]:
     """The arrivals of each log, or the error of a log that cannot be read.
 

@@ -356,11 +356,7 @@ class SharedMaps(OffsetMaps):
     _settings: MapSettings
 
     def __init__(
-        self,
-        engine: Engine,
-        sizes: Sizes,
-        now_ms: int,
-        sources: Mapping[int, tuple[Source, Sequence[Slice]]],
+        self, engine: Engine, sizes: Sizes, now_ms: int, sources: Mapping[int, tuple[Source, Sequence[Slice]]]
     ) -> None:
         # a refused log has figures, too
         super().__init__(engine, sizes, now_ms, lambda plan, messages, keyless: None)
