@@ -25,7 +25,6 @@ from compaction.kernels.tables import ENTRY_BYTES
 from compaction.log.access import Purpose, access
 from compaction.log.settings import Settings, read_settings
 from compaction.names import LogLocation
-from compaction.passes.tasks import Slice
 from compaction.policies.comparison import (
     ComparedLog,
     Comparison,
@@ -224,14 +223,13 @@ class _SharedRun:
         refusal = keyless_refusal(allow_keyless=self._base.allow_keyless)
         for case in to_clean:
             number = numbers[case.key]
-            log, dropped = logs[number], passes.dropped.get(number, Tally.empty())
+            log, in_rounds = logs[number], rounds.get((number, case.most_keys), 1)
             refused = refusal(log.compaction, log.totals.messages, log.totals.keyless)
-            in_rounds = rounds.get((number, case.most_keys), 1)
-            results.cases[case.policy, case.view.path] = CaseResult(log, dropped, refused, in_rounds)
+            results.cases[case.policy, case.view.path] = CaseResult(log, passes.dropped[number], refused, in_rounds)
 
-    def _sources(self, results: PassResults) -> dict[int, tuple[Source, Sequence[Slice]]]:
-        """The logs to read, with their slices; a log that cannot be cut into slices has its error in ``results``."""
-        sources: dict[int, tuple[Source, Sequence[Slice]]] = {}
+    def _sources(self, results: PassResults) -> dict[int, Source]:
+        """The logs to read; one that cannot be cut into slices has its error in ``results``."""
+        sources = {}
         for number, (path, view) in enumerate(self._views.items()):
             try:
                 slices = slices_of(self._cases[0].fs, number, view, view.segments, self._sizes.slice_bytes)
@@ -241,7 +239,7 @@ class _SharedRun:
             records = sum(min(segment.next_offset - segment.base_offset, segment.size_bytes) for segment in view.segments)
             first = view.segments[0].base_offset if view.segments else view.log_start_offset
             frame = LogRange(first, max(view.log_end_offset, first + 1), self._base.as_of_ms)
-            sources[number] = Source(frame, max(1, -(-records // self._sizes.shard_entries))), slices
+            sources[number] = Source(frame, max(1, -(-records // self._sizes.shard_entries)), slices)
         return sources
 
 

@@ -282,7 +282,8 @@ class CountingPasses(LocalPasses):
     def shuffle(self, job: Job, source: Any, *to: Any, **options: Any) -> Shuffled:
         if job.name == "pass 1":
             self.scanned = [*self.scanned, *(each for task in source.tasks for each in task)]
-            self.variants, _ = source.known
+            contexts, _ = source.known
+            self.variants = {number: context for number, context in contexts.items() if number >= 0}
         return super().shuffle(job, source, *to, **options)
 
 
