@@ -265,7 +265,7 @@ def _count_tasks(tasks: Iterable[CountTask]) -> Iterator[Item]:
 
 def _join_keys(items: Iterable[Item], largest: Mapping[str, Largest]) -> Iterator[TaskCounts | KeyPartition | PlaceReading]:
     """Join the tables of names that tasks have emitted, all of them of each topic and partition."""
-    joined: dict[tuple[int, int], dict[str, dict[int, KeyTotals]]] = {}
+    joined: dict[tuple[Place, str], dict[int, KeyTotals]] = {}
     readings: dict[tuple[Place, int], Reading] = {}
     for place, value in items:
         if isinstance(value, TaskCounts):
@@ -275,19 +275,17 @@ def _join_keys(items: Iterable[Item], largest: Mapping[str, Largest]) -> Iterato
         else:
             # only keys are reported by log
             log = value.log if value.names == KEYS else 0
-            totals = joined.setdefault(place, {}).setdefault(value.names, {}).setdefault(log, KeyTotals())
+            totals = joined.setdefault((place, value.names), {}).setdefault(log, KeyTotals())
             totals.add(pa.ipc.open_stream(value.table).read_all())
     yield from (PlaceReading(log, reading) for (_, log), reading in readings.items())
-    for (topic, _), by_names in joined.items():
-        for names, logs in by_names.items():
-            of_names = partial(KeyTotals.summary, largest=largest[names], with_newest=names == KEYS)
-            summaries = {log: of_names(totals) for log, totals in logs.items()}
-            if names == KEYS:
-                for log, summary in summaries.items():
-                    yield KeyPartition(topic, names, log, summary, newest_cells(logs[log].newest()))
-            # the only log of a topic has all of its keys
-            topic_summary = next(iter(summaries.values())) if len(logs) == 1 else of_names(KeyTotals.of(logs.values()))
-            yield KeyPartition(topic, names, None, topic_summary)
+    for ((topic, _), names), logs in joined.items():
+        of_names = partial(KeyTotals.summary, largest=largest[names], with_newest=names == KEYS)
+        summaries = {log: of_names(totals) for log, totals in logs.items()}
+        for log, summary in summaries.items() if names == KEYS else ():
+            yield KeyPartition(topic, names, log, summary, newest_cells(logs[log].newest()))
+        # the only log of a topic has all of its keys
+        topic_summary = next(iter(summaries.values())) if len(logs) == 1 else of_names(KeyTotals.of(logs.values()))
+        yield KeyPartition(topic, names, None, topic_summary)
 
 
 class TaskTotals:

@@ -192,7 +192,6 @@ class CountReport(PageResult):
         return [log for log in self.plan.logs if log.error is not None]
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON document as a dictionary."""
         topics = [_topic_json(topic, self) for topic in self.plan.topics]
         return {"schema_version": 1, "isolation_level": self.isolation_level, "topics": topics}
 
@@ -230,7 +229,6 @@ class CountReport(PageResult):
         return document
 
     def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
-        """See ``Result``."""
         used, rows, counted_topics = style or Style(), [], []
         for topic in self.plan.topics:
             figures = _figures(topic, topic.logs)

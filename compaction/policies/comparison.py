@@ -25,7 +25,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from compaction.config.sources import CONFIGURED
@@ -314,7 +313,6 @@ class Comparison(PageResult):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON document as a dictionary."""
         return {
             "schema_version": SCHEMA_VERSION,
             "run_id": self.run_id,
@@ -367,7 +365,7 @@ def _sum(totals: Iterable[LogTotals]) -> LogTotals:
     return sum(totals, LogTotals())
 
 
-def explanations_to_json(logs: Sequence[ComparedLog], as_of_ms: int, origin: Mapping[str, Any] = MappingProxyType({})) -> str:
+def explanations_to_json(logs: Sequence[ComparedLog], as_of_ms: int, origin: Mapping[str, Any]) -> str:
     """The logs of ``--explain`` without figures: for each policy ``status``, ``reason`` and ``why``."""
     explained = [
         {

@@ -80,7 +80,7 @@ def test_the_document_has_every_figure() -> None:
 
 
 def test_explanations_have_the_conditions_of_each_policy() -> None:
-    document = json.loads(explanations_to_json([log("a-0", 1)], 5))
+    document = json.loads(explanations_to_json([log("a-0", 1)], 5, {}))
     assert (document["as_of_ms"], document["logs"][0]["policies"][0]["status"]) == (5, "cleaned")
     assert len(document["logs"][0]["policies"][0]["why"]) == 2
 
