@@ -338,7 +338,11 @@ class Comparison(PageResult):
     def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
         """See ``Result``: each log under each policy, the legend, and the totals."""
         used = style or Style()
-        yield from _legend(self, used)
+        for number, name in enumerate(self.policies):
+            # a long name is broken after a comma
+            spaced = name.replace(",", ", ") if len(name) + 3 > used.width else name
+            yield from wrapped(f"{letter(number)}  {spaced}", used, hanging=3, colour="bold")
+        yield Line("")
         # the policies of each table, as many as fit the width
         most = max(1, (used.width - _OTHER_CELLS) // _POLICY_CELLS)
         numbers = range(len(self.policies))
@@ -356,9 +360,8 @@ class Comparison(PageResult):
         policies = [f"{letter(number)} {change(total.before.bytes, total.after.bytes)}" for number, total in totals]
         failed = sum(log.fails for log in self.logs)
         tail = f", {failed} failed" if failed else ""
-        logs = counted(len(self.logs), "log")
         time = f"in {elapsed(self.seconds)} without start-up"
-        return f"dry run, nothing written: {logs}{tail}; {', '.join(policies)} on disk, {time}"
+        return f"dry run, nothing written: {counted(len(self.logs), 'log')}{tail}; {', '.join(policies)} on disk, {time}"
 
 
 def _sum(totals: Iterable[LogTotals]) -> LogTotals:
@@ -392,37 +395,24 @@ def _log_json(log: dict[str, Any]) -> dict[str, Any]:
     outcomes = log.pop("outcomes")
     for outcome in outcomes:
         run = outcome["run"]
-        outcome["status"], run["status"], run["seconds"] = (
-            outcome["status"].value,
-            run["status"].value,
-            round(run["seconds"], 3),
-        )
+        outcome["status"], run["status"] = outcome["status"].value, run["status"].value
+        run["seconds"] = round(run["seconds"], 3)
     return {**log, "policies": outcomes}
 
 
 def explanation_lines(logs: Iterable[ComparedLog], style: Style) -> Iterator[Line]:
     """All conditions of each policy for each log."""
     for log in logs:
-        lines = wrapped(f"{log.name} in {log.log_dir}", style, hanging=2)
+        yield from wrapped(f"{log.name} in {log.log_dir}", style, hanging=2)
         if log.error is not None:
-            lines += wrapped(f"failed: {log.error}", style, indent=2, hanging=2)
+            yield from wrapped(f"failed: {log.error}", style, indent=2, hanging=2)
         for outcome in log.outcomes:
             head = f"{outcome.policy}: {outcome.status.would}: {outcome.reason}"
-            lines += wrapped(head, style, indent=2, hanging=2)
+            yield from wrapped(head, style, indent=2, hanging=2)
             for text in (line for why in outcome.why for line in why.split("\n")):
-                remedy = text.startswith(" ")
-                indent, hanging = (10, 0) if remedy else (4, 6)
-                lines += wrapped(text.strip(), style, indent=indent, hanging=hanging)
-        yield from lines
-
-
-def _legend(comparison: Comparison, style: Style) -> list[Line]:
-    """The letters of the policies; a long name is broken after a comma."""
-    lines = []
-    for number, name in enumerate(comparison.policies):
-        spaced = name.replace(",", ", ") if len(name) + 3 > style.width else name
-        lines += wrapped(f"{letter(number)}  {spaced}", style, hanging=3, colour="bold")
-    return [*lines, Line("")]
+                # a remedy is indented
+                indent, hanging = (10, 0) if text.startswith(" ") else (4, 6)
+                yield from wrapped(text.strip(), style, indent=indent, hanging=hanging)
 
 
 def _table(logs: Sequence[ComparedLog], policies: range, style: Style, *, all_rows: bool, details: bool) -> list[Line]:
