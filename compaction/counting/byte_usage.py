@@ -96,7 +96,6 @@ class Usage:
 
     @property
     def file_bytes(self) -> int:
-        """The size of the ``.log`` files."""
         return int(self.components.sum())
 
     def __add__(self, other: Usage) -> Usage:

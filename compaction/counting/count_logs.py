@@ -151,7 +151,6 @@ class TopicCount:
 
     @property
     def failed(self) -> bool:
-        """Whether a log could not be read."""
         return any(log.error is not None for log in self.logs)
 
 

@@ -196,7 +196,6 @@ class CountReport(PageResult):
         return {"schema_version": 1, "isolation_level": self.isolation_level, "topics": topics}
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        """The logs."""
         return [{"topic": topic["topic"], **log} for topic in self.to_dict()["topics"] for log in topic["partitions"]]
 
     def page_document(self) -> Mapping[str, Any]:

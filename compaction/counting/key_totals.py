@@ -134,7 +134,6 @@ class KeyTotals:
 
     @classmethod
     def of(cls, parts: Iterable[KeyTotals]) -> KeyTotals:
-        """The keys of several logs."""
         return cls(table for part in parts for table in part._tables)
 
     def summary(self, largest: Largest, *, with_newest: bool) -> KeySummary:

@@ -202,7 +202,7 @@ class _KeyErasure(Command):
                 remaining.append(slice_matches.keys)
                 continue
             erased.append(slice_matches.keys)
-            if slice_matches.records:
+            if slice_matches.keys.total:
                 matched.add(base)
                 self._matches.setdefault(part.id, []).append(slice_matches.packed)
         keys, left = self._found[log.location] = FoundKeys.joined(erased), FoundKeys.joined(remaining)

@@ -98,12 +98,10 @@ class Cells(NamedTuple):
 
     @property
     def tombstone(self) -> NDArray[np.bool_]:
-        """Whether the records are tombstones."""
         return (self.keys & TOMBSTONE).astype(np.bool_)
 
     @property
     def by_tombstone(self) -> NDArray[np.bool_]:
-        """Whether the records that superseded them are."""
         return (self.keys & BY_TOMBSTONE).astype(np.bool_)
 
     @property

@@ -199,7 +199,6 @@ class Outcome:
 
     @property
     def changes(self) -> bool:
-        """Whether a run would change the log."""
         return self.status in (OutcomeStatus.CLEANED, OutcomeStatus.SKIPPED)
 
 
@@ -467,7 +466,6 @@ def _rank(logs: Sequence[ComparedLog]) -> tuple[bool, int, int, str, int]:
 
 
 def _details(log: ComparedLog, policies: range, *, named: bool) -> Iterator[str]:
-    """The effect of each policy, with its reason."""
     prefix = f"{log.name}: " if named else ""
     if log.error is not None:
         yield f"{prefix}failed: {log.error}"

@@ -283,7 +283,6 @@ class _Simulation:
             self._logs.append(log._replace(arrivals=arrivals, arrivals_ms=arrivals_ms))
 
     def effects(self, policy: Policy) -> dict[LogLocation, Effect]:
-        """Each log under a policy."""
         step(f"simulating {counted(len(self._logs), 'log')} under {policy.name}")
         base = replace(self._base, resolver=self._base.resolver.with_policy(policy.settings))
         settings = read_settings(self._fs, [log.location for log in self._logs], base)

@@ -388,7 +388,6 @@ class Parts:
         return grown
 
     def delete(self, first: int) -> None:
-        """Delete the parts before ``first``."""
         self.sizes[:first], self._data[:first], self._markers[:first] = 0, 0, 0
 
     def remaining(self, first: int, end: int) -> tuple[int, int, int]:

@@ -120,7 +120,6 @@ class Effect:
 
     @property
     def mean_bytes(self) -> int:
-        """The mean over time."""
         pairs = list(pairwise(self.samples))
         area = sum(sample.mean_bytes * (sample.at_ms - before.at_ms) for before, sample in pairs)
         return area // (self.samples[-1].at_ms - self.samples[0].at_ms) if pairs else self.end_bytes
