@@ -65,9 +65,11 @@ _UsageRow = tuple[str, Sequence[int], int]
 def _usage_tables(name: str, usage: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Sequence[_UsageRow]]]:
     """Where the bytes of the topic ``name`` are, by ``topic_json``: the titles of each table, and its rows."""
     total = usage["file_bytes"]
-    parts = [*((_words(part), size) for part, size in usage["components"].items() if size), (".log files", total)]
-    yield (name, "bytes"), [(part, [size], total) for part, size in parts]
-    states = [(", ".join(filter(None, (_words(row["state"]), row["age"]))), _numbers(row), total) for row in usage["states"]]
+    parts = [(part.replace("_", " "), size) for part, size in usage["components"].items() if size]
+    yield (name, "bytes"), [(part, [size], total) for part, size in (*parts, (".log files", total))]
+    states = [
+        (", ".join(filter(None, (row["state"].replace("_", " "), row["age"]))), _numbers(row), total) for row in usage["states"]
+    ]
     yield ("state and age", *_CELL_TITLES), _summed(states, total)
     yield ("value", *_CELL_TITLES), _summed([(row["value"], _numbers(row), total) for row in usage["value_sizes"]], total)
     codecs = [(row["codec"], _numbers(row), row["uncompressed_bytes"]) for row in usage["codecs"]]
@@ -96,28 +98,23 @@ def _usage_lines(topic: TopicCount, group_by: KeyGroups | None, style: Style) ->
         if not rows:
             continue
         columns = [Column(titles[0], right=False), *map(Column, titles[1:]), Column("share")]
-        shares = [f"{100 * numbers[-1] / total:.1f} %" if total else "" for _, numbers, total in rows]
-        cells = [[name, *(f"{number:,}" for number in numbers)] for name, numbers, _ in rows]
+        cells = [
+            [name, *(f"{number:,}" for number in numbers), f"{100 * numbers[-1] / total:.1f} %" if total else ""]
+            for name, numbers, total in rows
+        ]
         yield Line("")
-        yield from table(columns, [Row([*row, share]) for row, share in zip(cells, shares, strict=True)], style)
+        yield from table(columns, map(Row, cells), style)
 
 
 def _numbers(row: Mapping[str, Any]) -> list[int]:
     return [number for name, number in row.items() if name == "records" or name.endswith("bytes")]
 
 
-def _words(name: str) -> str:
-    return name.replace("_", " ")
-
-
 def _shown_name(row: Mapping[str, Any]) -> str:
-    match next(iter(row.values())):
-        case {"text": text}:
-            return shown(text.encode())
-        case {"base64": text}:
-            return shown(b64decode(text))
-        case name:
-            return str(name) if name != -1 else "none"
+    name = next(iter(row.values()))
+    if isinstance(name, dict):
+        return shown(name["text"].encode() if "text" in name else b64decode(name["base64"]))
+    return str(name) if name != -1 else "none"
 
 
 def shown_key(key: bytes, group_by: KeyGroups | None) -> str:
