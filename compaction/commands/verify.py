@@ -16,8 +16,7 @@ from compaction.cli import execution, log_lines
 from compaction.commands.runs import provenance
 from compaction.engine_choice import ENCRYPTED, EngineChoice, chosen
 from compaction.errors import UsageError
-from compaction.files.mixed import file_system
-from compaction.files.remote import require_finished
+from compaction.files.mixed import file_system, require_finished
 from compaction.files.uri import parse_uri
 from compaction.log.access import Purpose, access
 from compaction.log.discover import Selector, check_log_dirs, discover, require_logs

@@ -16,7 +16,7 @@ import pytest
 from compaction.errors import LockedError, StorageError, UsageError
 from compaction.files.filesystem import join
 from compaction.files.local import LocalFileSystem
-from compaction.files.lock import LogDirLock
+from compaction.files.lock import lock_directory
 from compaction.files.manifest import MANIFEST
 from compaction.files.overlay import OverlayFileSystem
 from compaction.log.checkpoint_store import read_checkpoints
@@ -294,7 +294,7 @@ def test_a_locked_output_is_exchanged_by_one_system_call(place: Place, monkeypat
 
     def exchange(self: LocalFileSystem, first: str, second: str) -> bool:
         with pytest.raises(LockedError):
-            LogDirLock.acquire(place.out)
+            lock_directory(place.out)
         done = exchanged(self, first, second)
         calls.append(done and (place.root / "out" / FINISHED).exists())
         return done
@@ -303,7 +303,7 @@ def test_a_locked_output_is_exchanged_by_one_system_call(place: Place, monkeypat
     for number in range(2):
         publish(place.source, place.out, **replacing(number))
     assert (calls, place.beside()) == ([True], [])
-    LogDirLock.acquire(place.out).release()
+    lock_directory(place.out).close()
 
 
 @on_disk
