@@ -53,9 +53,10 @@ from compaction.rules.plan import (
 )
 from compaction.run.cleaner import Cleaner, Limits, map_settings, slices_of
 from compaction.run.compact import keyless_refusal
+from compaction.run.destination import Destination
 from compaction.run.log import Log, cleaned_report, deletion_report, skipped_report, versions_used, warn_of_changes
-from compaction.run.prepare import LogAccess, ParallelRead, read_logs
-from compaction.run.run import parallel_read, smallest_broker
+from compaction.run.prepare import read_logs
+from compaction.run.run import smallest_broker
 from compaction.run.sizing import Sizes, sizes
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
@@ -73,7 +74,7 @@ def compare_with(start: Callable[[], Engine], request: ComparisonRequest, task_s
     """
     started = time.monotonic()
     with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.READ) as dir_access:
-        logs = _cases(request, _views_by_policy(request, parallel_read(start)))
+        logs = _cases(request, _views_by_policy(request, start))
         step(f"measuring {counted(len(logs), 'log')} under {counted(len(request.policies), 'policy')}")
         results = _run_passes(start, request, logs, task_sizes)
         warn_of_changes(dir_access.in_use, _log_views(logs))
@@ -103,7 +104,7 @@ class PolicyView(NamedTuple):
     logs: Sequence[Log]
 
 
-def _views_by_policy(request: ComparisonRequest, read: ParallelRead | None) -> list[PolicyView]:
+def _views_by_policy(request: ComparisonRequest, start: Callable[[], Engine] | None) -> list[PolicyView]:
     """One view per policy. Policies share a view if their settings have no effect on reading, and a file system if no log
     needed recovery."""
     distinct: list[PolicyView] = []
@@ -113,7 +114,7 @@ def _views_by_policy(request: ComparisonRequest, read: ParallelRead | None) -> l
         view = next((shared for candidate in distinct if (shared := _with_settings(candidate, base)) is not None), None)
         if view is None:
             fs = OverlayFileSystem(file_system(base.log_dirs))
-            view = PolicyView(fs, read_logs(LogAccess(fs, fs), base, read))
+            view = PolicyView(fs, read_logs(Destination(fs), base, start))
             distinct.append(view)
         views.append(view)
     first = views[0].fs

@@ -59,9 +59,9 @@ from compaction.policies.result import Effect, Fit, Known, OverTime, SimulatedLo
 from compaction.rules.log_view import LogView
 from compaction.rules.transactions import aborted_of
 from compaction.run.cleaner import map_settings, slices_of
+from compaction.run.destination import Destination
 from compaction.run.log import warn_of_changes
-from compaction.run.prepare import LogAccess, read_logs
-from compaction.run.run import parallel_read
+from compaction.run.prepare import read_logs
 from compaction.run.sizing import sizes
 from compaction.screen.amounts import counted, duration, size
 from compaction.screen.steps import step
@@ -245,7 +245,7 @@ def simulate(start: Callable[[], Engine], request: ComparisonRequest, span: Span
     started, base = time.monotonic(), request.base
     fs = OverlayFileSystem(file_system(base.log_dirs))
     with access(file_system(base.log_dirs), base.log_dirs, Purpose.READ) as dir_access:
-        prepared = read_logs(LogAccess(fs, fs), base, parallel_read(start))
+        prepared = read_logs(Destination(fs), base, start)
         errors = {log.location: str(log.error) for log in prepared if log.view is None}
         views = {log.location: log.view for log in prepared if log.view is not None}
         logs = _read(start, request, fs, views, errors)
