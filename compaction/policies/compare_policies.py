@@ -51,13 +51,13 @@ from compaction.rules.plan import (
     freed_bytes,
     plan_policy,
 )
-from compaction.run.cleaner import Cleaner, Limits, map_settings, slices_of
+from compaction.run.cleaner import Cleaner, Limits, slices_of
 from compaction.run.compact import keyless_refusal
 from compaction.run.destination import Destination
 from compaction.run.log import Log, cleaned_report, deletion_report, skipped_report, versions_used, warn_of_changes
 from compaction.run.prepare import read_logs
 from compaction.run.run import smallest_broker
-from compaction.run.sizing import Sizes, sizes
+from compaction.run.sizing import Sizes
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
 
@@ -190,9 +190,9 @@ class _SharedRun:
         cases = [[case for case in log.cases if case.fs is fs] for log in logs]
         self._cases = [case for cases_of_log in cases for case in cases_of_log]
         self._views = {cases_of_log[0].view.path: cases_of_log[0].view for cases_of_log in cases if cases_of_log}
-        self._broker = smallest_broker(case.settings.broker for case in self._cases)
-        total = sum(view.size_bytes for view in self._views.values())
-        self._sizes = task_sizes or sizes([total], passes.cores, self._broker.dedupe_buffer_bytes, self._broker.load_factor)
+        limits = Limits(smallest_broker(case.settings.broker for case in self._cases), task_sizes)
+        self._sizes = limits.sizes_for([sum(view.size_bytes for view in self._views.values())], passes.cores)
+        self._limits = replace(limits, sizes=self._sizes)
         self._refusals: dict[int, str | None] = {}
 
     def run(self, results: PassResults) -> None:
@@ -203,8 +203,7 @@ class _SharedRun:
         plans = {case.key: case.plan.compaction for case in to_clean}
         cleaned = self._clean(passes, list(plans.values()))
         if not passes.described and sources:
-            rate = self._broker.io_max_bytes_per_second / self._engine.cores
-            passes.build_offset_map([], {}, map_settings(self._broker, rate))
+            passes.build_offset_map([], {}, self._limits.map_settings(self._engine.cores))
         for number, path in enumerate(self._views):
             if number in passes.described:
                 results.counts[path] = passes.described[number]
@@ -223,8 +222,7 @@ class _SharedRun:
     def _clean(self, passes: SharedMaps, plans: Sequence[LogPlan]) -> list[Log]:
         logs = [_to_measure(plan) for plan in plans]
         if logs:
-            limits = Limits(self._broker, self._sizes)
-            Cleaner(logs, self._fs, self._engine, limits).run(passes)
+            Cleaner(logs, self._fs, self._engine, self._limits).run(passes)
         return logs
 
     def _note_refusal(self, plan: LogPlan, messages: int, keyless: int) -> None:

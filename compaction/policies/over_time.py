@@ -58,11 +58,10 @@ from compaction.policies.replay import Clock, Replay
 from compaction.policies.result import Effect, Fit, Known, OverTime, SimulatedLog, Trial, total
 from compaction.rules.log_view import LogView
 from compaction.rules.transactions import aborted_of
-from compaction.run.cleaner import map_settings, slices_of
+from compaction.run.cleaner import Limits, slices_of
 from compaction.run.destination import Destination
 from compaction.run.log import warn_of_changes
 from compaction.run.prepare import read_logs
-from compaction.run.sizing import sizes
 from compaction.screen.amounts import counted, duration, size
 from compaction.screen.steps import step
 
@@ -363,13 +362,12 @@ def _read(
     errors: dict[LogLocation, str],
 ) -> list[_Log]:
     """The logs that can be read, with their arrivals; ``errors`` gets the others."""
-    broker = request.base.resolver.broker()
     runner = start() if views else None
     if runner is None:
         return []
     total = sum(view.size_bytes for view in views.values())
-    task_sizes = sizes([total], runner.cores, broker.dedupe_buffer_bytes, broker.load_factor)
-    settings = map_settings(broker, broker.io_max_bytes_per_second / runner.cores)
+    limits = Limits(request.base.resolver.broker())
+    task_sizes, settings = limits.sizes_for([total], runner.cores), limits.map_settings(runner.cores)
     slices = {}
     for number, (location, view) in enumerate(views.items()):
         try:
