@@ -36,19 +36,8 @@ import numpy as np
 from compaction.errors import CorruptLogError, LogError, StorageError
 from compaction.exports import LAYOUTS, DecodedObject, ExportReader, LogFile, Place, StoredLog, StoredSegment
 from compaction.exports.lineage import Piece, gap, newest_lineage, select, within
-from compaction.exports.stored_segments import (
-    batches_from,
-    end_of_complete,
-    first_batch,
-    has_holes,
-    in_parallel,
-    local_log,
-    local_logs,
-    position_of,
-    read_file,
-    view_before,
-)
-from compaction.files.contents import InMemory, View, open_range
+from compaction.exports.stored_segments import Batches, in_parallel, local_log, local_logs, read_file
+from compaction.files.contents import InMemory, open_range
 from compaction.files.filesystem import File, FileRange, FileStat, ReadableFileSystem, join, normal
 from compaction.files.lock import require_unlocked
 from compaction.files.object_store import object_stat
@@ -61,7 +50,6 @@ from compaction.formats.producer_snapshot import read_snapshot
 from compaction.formats.record_batch import MAGIC
 from compaction.names import (
     HIGH_WATERMARKS,
-    INDEX,
     LEADER_EPOCHS,
     LOG,
     LOG_STARTS,
@@ -83,40 +71,39 @@ def require_consistent(files: ReadableFileSystem, lineage: Sequence[EpochEntry],
 
     :raises CorruptLogError: a rule is violated
     """
-    data, start = view_before(files, segment, segment.end_offset)
-    end = end_of_complete(data, segment.path, start, segment.start_offset)
-    if segment.end_is_stated:
-        _require_stated_end(segment, data, end)
-    _require_own_indexes(files, segment, data)
+    batches = _batches_of(files, segment)
+    end = batches.inactive_end_offset(segment.end_offset)
+    if segment.end_is_stated and (end > segment.end_offset or (end < segment.end_offset and not batches.have_holes())):
+        raise _contradiction(segment, f"ends at offset {end - 1}, its manifest says {segment.end_offset - 1}")
+    _require_own_indexes(files, segment, batches)
     own = () if segment.lineage is None else tuple(segment.lineage())
     _require_same_epochs(segment, own)
     _require_one_history(segment, own, lineage)
     for offset in (segment.start_offset, *(entry.start_offset for entry in segment.epochs[1:]), segment.end_offset):
-        _require_epochs_around(files, segment, own, offset)
+        _require_epochs_around(batches, own, offset)
 
 
-def _require_stated_end(segment: StoredSegment, data: View, end: int) -> None:
-    if end > segment.end_offset or (end < segment.end_offset and not has_holes(data, segment.path, segment.start_offset)):
-        raise _contradiction(segment, f"ends at offset {end - 1}, its manifest says {segment.end_offset - 1}")
+def _batches_of(files: ReadableFileSystem, segment: StoredSegment) -> Batches:
+    return Batches.of(files, segment.path, segment.start_offset, segment.files)
 
 
-def _require_own_indexes(files: ReadableFileSystem, segment: StoredSegment, data: View) -> None:
+def _require_own_indexes(files: ReadableFileSystem, segment: StoredSegment, batches: Batches) -> None:
     """Malformed indexes are rebuilt; those of another segment show that an object was exchanged or cut."""
-    first = next(map(int, first_batch(data, segment.path, 0)["base_offset"]), segment.start_offset)
-    for kind, low, high in _indexed_offsets(files, segment, len(data)):
+    first = next(map(int, batches.first(0)["base_offset"]), segment.start_offset)
+    for kind, low, high in _indexed_offsets(files, segment, batches):
         if low < first or high >= segment.end_offset:
             offsets = f"{low if low < first else high}, its batches have {first} to {segment.end_offset - 1}"
             raise _contradiction(segment, f"its {kind} has offset {offsets}")
 
 
-def _indexed_offsets(files: ReadableFileSystem, segment: StoredSegment, size: int) -> Iterator[tuple[str, int, int]]:
+def _indexed_offsets(files: ReadableFileSystem, segment: StoredSegment, batches: Batches) -> Iterator[tuple[str, int, int]]:
     """The lowest and highest offset in each index."""
-    contents = {kind: read_file(files, file) for kind, file in segment.files.items() if kind in (INDEX, TIMEINDEX)}
-    rows = indexes.read_offset_index(contents.get(INDEX, b""), segment.start_offset)
-    if len(rows) and rows["position"][-1] >= size:
-        problem = f"its offset index has an entry for byte {rows['position'][-1]}, the segment has {size} bytes"
+    rows = indexes.read_offset_index(batches.index, segment.start_offset)
+    if len(rows) and rows["position"][-1] >= len(batches.data):
+        problem = f"its offset index has an entry for byte {rows['position'][-1]}, the segment has {len(batches.data)} bytes"
         raise _contradiction(segment, problem)
-    times = indexes.read_time_index(contents.get(TIMEINDEX, b""), segment.start_offset)
+    time_index = segment.files.get(TIMEINDEX)
+    times = indexes.read_time_index(b"" if time_index is None else read_file(files, time_index), segment.start_offset)
     for kind, offsets in (("offset index", rows["offset"]), ("time index", times["offset"])):
         if len(offsets):
             yield kind, int(offsets[0]), int(offsets[-1])
@@ -158,14 +145,13 @@ def _require_one_history(segment: StoredSegment, own: Sequence[EpochEntry], line
         raise _contradiction(segment, problem)
 
 
-def _require_epochs_around(files: ReadableFileSystem, segment: StoredSegment, own: Sequence[EpochEntry], offset: int) -> None:
+def _require_epochs_around(batches: Batches, own: Sequence[EpochEntry], offset: int) -> None:
     """Compare the batches from the index entry before an offset up to that offset."""
-    data, start = view_before(files, segment, offset)
-    for rows in batches_from(data, segment.path, start):
+    for rows in batches.tables(batches.before(offset)):
         for batch in _of_other_epochs(rows, own)[:1]:
             offsets = f"{batch['base_offset']} to {batch['last_offset']}"
             problem = f"the batch of offsets {offsets} has leader epoch {batch['leader_epoch']}, its checkpoint {_text(own)}"
-            raise CorruptLogError(problem, path=segment.path, position=int(batch["position"]), hint=_HINT)
+            raise CorruptLogError(problem, path=batches.path, position=int(batch["position"]), hint=_HINT)
         if rows["last_offset"][-1] >= offset:
             break
 
@@ -258,8 +244,8 @@ def _with_complete_batch(files: ReadableFileSystem, pieces: list[Piece], lineage
     if not pieces or pieces[0].is_complete or not lineage or pieces[0].start_offset != lineage[0].start_offset:
         return pieces
     first = pieces[0]
-    data, start = view_before(files, first.segment, first.start_offset)
-    for batch in first_batch(data, first.segment.path, start, first.start_offset):
+    batches = _batches_of(files, first.segment)
+    for batch in batches.first(batches.before(first.start_offset), first.start_offset):
         if batch["base_offset"] < first.start_offset:
             base_offset = int(batch["base_offset"]) if batch["position"] else first.segment.start_offset
             return [first._replace(start_offset=base_offset), *pieces[1:]]
@@ -319,12 +305,8 @@ def _piece_files(files: ReadableFileSystem, piece: Piece) -> Iterator[tuple[str,
 
 def _cut(files: ReadableFileSystem, piece: Piece) -> LogFile:
     """The batches of a piece."""
-    segment, file = piece.segment, piece.segment.files[LOG]
-    start, end = (
-        position_of(data, segment.path, before, offset)
-        for offset in (piece.start_offset, piece.end_offset)
-        for data, before in [view_before(files, segment, offset)]
-    )
+    file = piece.segment.files[LOG]
+    start, end = map(_batches_of(files, piece.segment).position_of, (piece.start_offset, piece.end_offset))
     if isinstance(file.content, FileRange):
         return LogFile(end - start, file.mtime_ns, file.content.part(start, end))
     return LogFile(end - start, file.mtime_ns, partial(read_file, files, file, start, end - start))

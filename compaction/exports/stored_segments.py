@@ -7,6 +7,7 @@ Leader epochs that contradict the last batches are not used: those of the batche
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -32,7 +33,6 @@ from compaction.formats.checkpoints import (
     parse_leader_epochs,
     parse_partition_metadata,
 )
-from compaction.formats.primitives import FormatError
 from compaction.kernels.tables import BATCH_ROW
 from compaction.names import (
     INDEX,
@@ -119,103 +119,91 @@ def require_one_topic(place: str, names: Sequence[str]) -> None:
 
 
 _HINT = "restore the object from another copy"
+_OFFSET_MAX = 2**63 - 1
 
 
-def batches_from(data: View, path: str, position: int) -> Iterator[Rows]:
-    """The complete batches of a segment from a batch's position on, as tables of ``BATCH_ROW``; an incomplete one ends them.
+class Batches:
+    """The batches of a segment, to which its offset index leads: ``data`` has them, ``path`` names the segment in errors.
 
-    :raises CorruptLogError: a batch is malformed
+    Each method raises ``CorruptLogError`` for a malformed batch that it reads. Tables of batches are of ``BATCH_ROW``.
     """
-    yield from _checked(SegmentScan(data, position), path)
 
+    def __init__(self, path: str, data: View, base_offset: int, index: bytes = b"") -> None:
+        self.path, self.data, self._base_offset, self.index = path, data, base_offset, index
 
-def _checked(scan: SegmentScan, path: str) -> Iterator[Rows]:
-    yield from scan
-    if scan.error is not None:
-        raise CorruptLogError(scan.error, path=path, position=scan.position, hint=_HINT)
+    @classmethod
+    def of(cls, files: ReadableFileSystem, path: str, base_offset: int, kinds: Mapping[str, LogFile]) -> Batches:
+        """Those of the files of a segment, by kind."""
+        index = kinds.get(INDEX)
+        return cls(path, view_of(files, path, kinds[LOG]), base_offset, b"" if index is None else read_file(files, index))
 
+    def tables(self, position: int = 0) -> Iterator[Rows]:
+        """The complete batches from the position of a batch on; an incomplete one ends them."""
+        yield from self._checked(SegmentScan(self.data, position))
 
-def indexed_position(index: bytes, base_offset: int, offset: int, data: View) -> int:
-    """The position of a batch before ``offset``, by the offset index of its segment; 0 without an entry, or if the batch there
-    is a later one than the entry says. It may be an earlier one: older brokers wrote one entry for several batches.
-    """
-    try:
-        rows = indexes.read_offset_index(index, base_offset)
-    except FormatError:
+    def _checked(self, scan: SegmentScan) -> Iterator[Rows]:
+        yield from scan
+        if scan.error is not None:
+            raise CorruptLogError(scan.error, path=self.path, position=scan.position, hint=_HINT)
+
+    def first(self, position: int, offset: int = 0) -> Rows:
+        """The first batch from ``position`` on that ends at or past ``offset``: shape (1,), or (0,) for none."""
+        found = (rows[rows["last_offset"] >= offset][:1] for rows in self.tables(position))
+        return next(filter(len, found), np.empty(0, BATCH_ROW))
+
+    def before(self, offset: int) -> int:
+        """The position of a batch before ``offset``, by the offset index; 0 without an entry, or if the batch there is a later
+        one than the entry says. It may be an earlier one: older brokers wrote one entry for several batches.
+        """
+        rows = indexes.read_offset_index(self.index, self._base_offset)
+        for entry in rows[(rows["offset"] < offset) & (rows["position"] < len(self.data))][-1:]:
+            with suppress(CorruptLogError):
+                batch = self.first(position := int(entry["position"]))
+                if len(batch) and self._base_offset <= batch["base_offset"][0] <= batch["last_offset"][0] <= entry["offset"]:
+                    return position
         return 0
-    before = rows[(rows["offset"] < offset) & (rows["position"] < len(data))]
-    if not len(before):
-        return 0
-    last_offset, position = int(before["offset"][-1]), int(before["position"][-1])
-    with suppress(CorruptLogError):
-        batch = first_batch(data, "", position)
-        if len(batch) and base_offset <= batch["base_offset"][0] <= batch["last_offset"][0] <= last_offset:
-            return position
-    return 0
 
+    def position_of(self, offset: int) -> int:
+        """The position of the first batch whose offsets are at or past ``offset``; the end of the batches if there is none.
 
-def first_batch(data: View, path: str, position: int, offset: int = 0) -> Rows:
-    """The first batch from ``position`` on that ends at or past ``offset``: ``BATCH_ROW``, (1,), or (0,) for none."""
-    found = (rows[rows["last_offset"] >= offset][:1] for rows in batches_from(data, path, position))
-    return next(filter(len, found), np.empty(0, BATCH_ROW))
+        :raises CorruptLogError: a batch has offsets on both sides
+        """
+        end = self.before(offset)
+        for rows in self.tables(end):
+            for batch in rows[rows["last_offset"] >= offset][:1]:
+                if batch["base_offset"] < offset:
+                    offsets = f"{batch['base_offset']} to {batch['last_offset']}"
+                    message = f"offset {offset} is within the batch of offsets {offsets}"
+                    raise CorruptLogError(message, path=self.path, position=int(batch["position"]), hint=_HINT)
+                return int(batch["position"])
+            end = int(rows["position"][-1] + rows["size"][-1])
+        return end
 
+    def end_offset(self, default: int) -> int:
+        """The offset after the last complete batch; ``default`` if there is none."""
+        return max((int(rows["last_offset"][-1]) + 1 for rows in self.tables(self.before(_OFFSET_MAX))), default=default)
 
-def position_of(data: View, path: str, start: int, offset: int) -> int:
-    """The position of the first batch whose offsets are at or past ``offset``; the end of the batches if there is none.
+    def inactive_end_offset(self, end_offset: int = _OFFSET_MAX) -> int:
+        """The offset after the last batch of an inactive segment; its base offset if there is none.
 
-    :param start: the position of a batch before it
-    :raises CorruptLogError: a batch has offsets on both sides
-    """
-    end = start
-    for rows in batches_from(data, path, start):
-        for batch in rows[rows["last_offset"] >= offset][:1]:
-            if batch["base_offset"] < offset:
-                offsets = f"{batch['base_offset']} to {batch['last_offset']}"
-                message = f"offset {offset} is within the batch of offsets {offsets}"
-                raise CorruptLogError(message, path=path, position=int(batch["position"]), hint=_HINT)
-            return int(batch["position"])
-        end = int(rows["position"][-1] + rows["size"][-1])
-    return end
+        :param end_offset: the batches from the last index entry before it on are read
+        :raises CorruptLogError: the last batch is incomplete
+        """
+        scan = SegmentScan(self.data, self.before(end_offset))
+        deque(self._checked(scan), 0)
+        if scan.position < len(self.data):
+            message = f"its complete batches end at byte {scan.position}, the segment has {len(self.data)} bytes"
+            raise CorruptLogError(message, path=self.path, position=scan.position, hint=_HINT)
+        return self._base_offset if scan.next_offset is None else scan.next_offset
 
-
-def end_of_complete(data: View, path: str, start: int, default: int) -> int:
-    """The offset after the last batch of an inactive segment; ``default`` if there is none.
-
-    :param start: the position of a batch
-    :raises CorruptLogError: a batch from ``start`` on is malformed, or the last one is incomplete
-    """
-    scan = SegmentScan(data, start)
-    for _ in _checked(scan, path):
-        pass
-    if scan.position < len(data):
-        message = f"its complete batches end at byte {scan.position}, the segment has {len(data)} bytes"
-        raise CorruptLogError(message, path=path, position=scan.position, hint=_HINT)
-    return default if scan.next_offset is None else scan.next_offset
-
-
-def end_offset_of(data: View, path: str, start: int, default: int) -> int:
-    """The offset after the last complete batch; ``default`` if there is none.
-
-    :param start: the position of a batch
-    """
-    return max((int(rows["last_offset"][-1]) + 1 for rows in batches_from(data, path, start)), default=default)
-
-
-def has_holes(data: View, path: str, base_offset: int) -> bool:
-    """Whether offsets between the batches are missing, as in a segment that was compacted."""
-    offset = base_offset
-    for rows in batches_from(data, path, 0):
-        if (rows["base_offset"] > np.append(offset, rows["last_offset"][:-1] + 1)).any():
-            return True
-        offset = int(rows["last_offset"][-1]) + 1
-    return False
-
-
-def view_before(files: ReadableFileSystem, segment: StoredSegment, offset: int) -> tuple[View, int]:
-    """The batches of a segment, and the position of one before an offset."""
-    index = segment.files.get(INDEX)
-    data = view_of(files, segment.path, segment.files[LOG])
-    return data, indexed_position(b"" if index is None else read_file(files, index), segment.start_offset, offset, data)
+    def have_holes(self) -> bool:
+        """Whether offsets between the batches are missing, as in a segment that was compacted."""
+        offset = self._base_offset
+        for rows in self.tables():
+            if (rows["base_offset"] > np.append(offset, rows["last_offset"][:-1] + 1)).any():
+                return True
+            offset = int(rows["last_offset"][-1]) + 1
+        return False
 
 
 def read_file(files: ReadableFileSystem, file: LogFile, start: int = 0, length: int | None = None) -> bytes:
@@ -232,7 +220,6 @@ def view_of(files: ReadableFileSystem, path: str, file: LogFile) -> View:
 
 
 _TAIL_HINT = "restore it, or leave out the tail"
-_OFFSET_MAX = 2**63 - 1
 
 
 def local_logs(files: ReadableFileSystem, path: str) -> Sequence[TopicPartition]:
@@ -263,7 +250,7 @@ def local_log(files: ReadableFileSystem, path: str) -> StoredLog | None:
     if PARTITION_METADATA in names:
         name = join(path, PARTITION_METADATA)
         topic_id = parse_partition_metadata(read_small_text(files, name, _TAIL_HINT), name).topic_id
-    ends = [*bases[1:], *(_active_end_of(files, path, base, by_base[base]) for base in bases[-1:])]
+    ends = [*bases[1:], *(Batches.of(files, path, base, by_base[base]).end_offset(base) for base in bases[-1:])]
     segments = []
     for base, end in zip(bases, ends, strict=True):
         kinds = {kind: file for kind, file in by_base[base].items() if kind != SNAPSHOT}
@@ -275,24 +262,12 @@ def local_log(files: ReadableFileSystem, path: str) -> StoredLog | None:
     return StoredLog(tuple(segments), topic_id)
 
 
-def end_of(files: ReadableFileSystem, path: str, base_offset: int, kinds: dict[str, LogFile]) -> int:
+def end_of(files: ReadableFileSystem, path: str, base_offset: int, kinds: Mapping[str, LogFile]) -> int:
     """The end offset of an inactive segment, by its batches after the last entry of its offset index.
 
     :raises CorruptLogError: a batch there is malformed, or the last one is incomplete
     """
-    data = view_of(files, path, kinds[LOG])
-    return end_of_complete(data, path, _last_position(files, base_offset, kinds, data), base_offset)
-
-
-def _active_end_of(files: ReadableFileSystem, path: str, base_offset: int, kinds: dict[str, LogFile]) -> int:
-    data = view_of(files, path, kinds[LOG])
-    return end_offset_of(data, path, _last_position(files, base_offset, kinds, data), base_offset)
-
-
-def _last_position(files: ReadableFileSystem, base_offset: int, kinds: Mapping[str, LogFile], data: View) -> int:
-    index = kinds.get(INDEX)
-    entries = b"" if index is None else read_file(files, index)
-    return indexed_position(entries, base_offset, _OFFSET_MAX, data)
+    return Batches.of(files, path, base_offset, kinds).inactive_end_offset()
 
 
 def _assigned(
@@ -304,11 +279,11 @@ def _assigned(
     """
     ranges: list[EpochRange] = []
     for base, kinds in reversed(by_base.items()):
-        data = view_of(files, path, kinds[LOG])
-        ends = [first_batch(data, path, 0), *batches_from(data, path, _last_position(files, base, kinds, data))]
+        batches = Batches.of(files, path, base, kinds)
+        ends = [batches.first(0), *batches.tables(batches.before(_OFFSET_MAX))]
         if len(ends[-1]) and all(agree(epochs, epoch_range) for rows in ends for epoch_range in epoch_ranges(rows)):
             break
-        ranges[:0] = [epoch_range for rows in batches_from(data, path, 0) for epoch_range in epoch_ranges(rows)]
+        ranges[:0] = [epoch_range for rows in batches.tables() for epoch_range in epoch_ranges(rows)]
     return tuple(assign_epochs(epochs, ranges))
 
 

@@ -28,7 +28,7 @@ from compaction.config.entries import LONG_MAX
 from compaction.errors import CorruptLogError
 from compaction.exports import StoredLog, StoredSegment
 from compaction.exports.lineage import newest_lineage, valid_pieces
-from compaction.exports.stored_segments import end_offset_of, first_batch, indexed_position, local_log, position_of, read_file
+from compaction.exports.stored_segments import Batches, local_log, read_file
 from compaction.files.contents import READ_BYTES, View, view
 from compaction.files.filesystem import FileRange, FileSystem, ReadableFileSystem, join
 from compaction.files.segment_file import SegmentScan
@@ -250,7 +250,8 @@ class CopiedLog:
         base_offsets = [base for base, following in self._segments if base < end and following > start]
         parts = {base: part for base in base_offsets if (part := self._part(base, start, end)).size}
         self._used.extend(parts.values())
-        last = max((self._last_end(base, part) for base, part in parts.items()), default=start)
+        ends = (self._batches(base, part.start + part.size).end_offset(start) for base, part in parts.items())
+        last = max(ends, default=start)
         closing = b"" if last >= upload.end_offset else empty_batch(upload.end_offset - 1, upload.epochs[-1].epoch)
         content = SegmentContent(self._files, tuple(parts.values()), closing, {})
         built = self._whole_indexes(parts, start) or rebuilt_indexes(content, upload)
@@ -263,12 +264,12 @@ class CopiedLog:
         """The offset of the first batch that is in no content; ``None`` if every byte of the log is in one."""
         used = sorted(self._used)
         for base, _ in self._segments:
-            path, position = self._file(base, LOG), 0
+            batches, position = self._batches(base), 0
+            path = batches.path
             for part in used[bisect_left(used, (path,)) : bisect_left(used, (path, _LONG_MAX))]:
                 position = max(position, part.start + part.size) if part.start <= position else position
-            data = view(self._files, path)
-            if position < len(data):
-                return next(map(int, first_batch(data, path, position)["base_offset"]), base)
+            if position < len(batches.data):
+                return next(map(int, batches.first(position)["base_offset"]), base)
         return None
 
     def _file(self, base: int, kind: str) -> str:
@@ -278,18 +279,16 @@ class CopiedLog:
         path = self._file(base, kind)
         return b"" if self._files.stat(path) is None else self._files.read_bytes(path)
 
+    def _batches(self, base: int, end: int | None = None) -> Batches:
+        """The batches of a segment, up to a position."""
+        path = self._file(base, LOG)
+        return Batches(path, view(self._files, path)[:end], base, self._read(base, INDEX))
+
     def _part(self, base: int, start: int, end: int) -> FileRange:
         """The batches of a segment with these offsets."""
-        path, index = self._file(base, LOG), self._read(base, INDEX)
-        data = view(self._files, path)
-        first, after = (position_of(data, path, indexed_position(index, base, offset, data), offset) for offset in (start, end))
-        return FileRange(path, first, after - first)
-
-    def _last_end(self, base: int, part: FileRange) -> int:
-        """The offset after the batches of a part."""
-        data = view(self._files, part.path)[: part.start + part.size]
-        position = indexed_position(self._read(base, INDEX), base, _LONG_MAX, data)
-        return end_offset_of(data, part.path, max(position, part.start), 0)
+        batches = self._batches(base)
+        first, after = map(batches.position_of, (start, end))
+        return FileRange(batches.path, first, after - first)
 
     def _whole_indexes(self, parts: dict[int, FileRange], start: int) -> dict[str, bytes] | None:
         """The indexes of a completely copied segment; ``None`` if they must be rebuilt."""

@@ -28,8 +28,8 @@ from compaction.files.mixed import MixedFileSystem
 from compaction.files.segment_file import SegmentReader
 from compaction.files.uri import parse_uri
 from compaction.log.discover import Selector, discover, require_logs
-from tests.files.layouts.aiven_objects import KEY_ID, AivenWriter, new_key
-from tests.files.layouts.exports import (
+from tests.exports.aiven_objects import KEY_ID, AivenWriter, new_key
+from tests.exports.exports import (
     CODINGS,
     LOG_NAME,
     aiven,

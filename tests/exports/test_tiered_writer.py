@@ -33,9 +33,7 @@ from compaction.log.read_log import read_segments
 from compaction.names import TopicPartition
 from compaction.rules.log_view import Segment
 from tests.disk import Operation, WatchedFileSystem
-from tests.exports.test_aiven import read_all
-from tests.exports.test_local_tiered import offsets, read_log_files
-from tests.files.layouts.exports import (
+from tests.exports.exports import (
     CODINGS,
     TOPIC_ID,
     aiven,
@@ -47,6 +45,8 @@ from tests.files.layouts.exports import (
     source,
     upload,
 )
+from tests.exports.test_aiven import read_all
+from tests.exports.test_local_tiered import offsets, read_log_files
 from tests.kafka.encode import Batch, Record
 from tests.log.logs import build, data_batch, put_snapshot, txn_batch
 from tests.object_store.fixtures import files

@@ -25,7 +25,7 @@ from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
 from compaction.formats.message_set import iter_batches
 from compaction.formats.producer_snapshot import write_snapshot
 from compaction.formats.record_batch import BatchHeader
-from tests.files.layouts.aiven_objects import end_offset
+from tests.exports.aiven_objects import end_offset
 from tests.golden import AIVEN_OBJECTS, unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.log.logs import build, data_batch

@@ -10,8 +10,8 @@ import pytest
 from compaction.errors import UnsupportedLogError, UsageError
 from compaction.files.calls import KEYS_VARIABLE
 from compaction.files.data_keys import add_private_keys, data_key
-from tests.files.layouts.aiven_objects import new_key
-from tests.files.layouts.exports import no_exports_known, require_cryptography
+from tests.exports.aiven_objects import new_key
+from tests.exports.exports import no_exports_known, require_cryptography
 
 __all__ = ["no_exports_known"]
 
