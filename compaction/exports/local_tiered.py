@@ -25,14 +25,7 @@ from compaction.exports import (
     TargetOptions,
 )
 from compaction.exports.lineage import within
-from compaction.exports.stored_segments import (
-    TOPIC_AND_ID,
-    end_of,
-    in_parallel,
-    matching_directories,
-    require_one_topic,
-    upload_objects,
-)
+from compaction.exports.stored_segments import TOPIC_AND_ID, UploadedLog, end_of, in_parallel, matching_directories
 from compaction.files.filesystem import FileStat, base_name, join
 from compaction.files.text_files import read_small_text
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs, parse_leader_epochs
@@ -58,27 +51,19 @@ class LocalTieredReader:
         self._at, self._files = place, place.files
 
     def logs(self) -> Sequence[TopicPartition]:
-        return sorted(set(self._directories))
+        return sorted(self._directories)
 
     @cached_property
-    def _directories(self) -> dict[TopicPartition, list[re.Match[str]]]:
-        directories: dict[TopicPartition, list[re.Match[str]]] = {}
+    def _directories(self) -> dict[TopicPartition, list[tuple[str, str]]]:
+        found: dict[TopicPartition, list[tuple[str, str]]] = {}
         for match in matching_directories(self._at, _DIRECTORY):
-            directories.setdefault(TopicPartition(match["topic"], int(match["partition"])), []).append(match)
-        return directories
+            found.setdefault(TopicPartition(match["topic"], int(match["partition"])), []).append((match[0], match["id"]))
+        return found
 
     def stored(self, log: TopicPartition) -> StoredLog:
-        directories_of_log = self._directories.get(log, [])
-        require_one_topic(self._at.path, [match[0] for match in directories_of_log])
-        if not directories_of_log:
-            return StoredLog(())
-        path = join(self._at.path, self._at.prefix + directories_of_log[0][0])
-        segments = upload_objects(self._files, path, _FILE)
-        complete = [name for name, kinds in segments.items() if all(kind in kinds for kind in _REQUIRED)]
-        stored_segments = in_parallel(lambda name: self._segment(join(path, name), segments[name]), complete)
-        incomplete = len(segments) - len(complete)
-        ignored = (counted(incomplete, "incomplete upload"),) if incomplete else ()
-        return StoredLog(tuple(stored_segments), directories_of_log[0]["id"], ignored)
+        topic_id, complete, incomplete = UploadedLog.of(self._at, self._directories.get(log, []), _FILE, _REQUIRED)
+        segments = in_parallel(lambda upload: self._segment(*upload), [*complete.items()])
+        return StoredLog(tuple(segments), topic_id, (counted(incomplete, "incomplete upload"),) if incomplete else ())
 
     def _segment(self, path: str, stats: Mapping[str, FileStat]) -> StoredSegment:
         files = {kind: LogFile.of(path + kind, stat) for kind, stat in stats.items() if kind != EPOCHS}

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -88,34 +88,45 @@ def in_parallel(read: Callable[[T], R], items: Sequence[T]) -> list[R]:
         return list(pool.map(read, items))
 
 
-def match_of(pattern: re.Pattern[str], names: Iterable[str]) -> Iterator[re.Match[str]]:
-    """The matches of the names that match."""
-    return (match for match in map(pattern.fullmatch, sorted(names)) if match is not None)
-
-
-def matching_directories(place: Place, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+def matching_directories(place: Place, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
     """The matches of the names of an export's directories, after the prefix that all of them have."""
     names = directories(place.files, place.path)
-    return list(match_of(pattern, [name.removeprefix(place.prefix) for name in names if name.startswith(place.prefix)]))
+    matches = (pattern.fullmatch(name.removeprefix(place.prefix)) for name in names if name.startswith(place.prefix))
+    return (match for match in matches if match is not None)
 
 
-def upload_objects(files: ReadableFileSystem, path: str, pattern: re.Pattern[str]) -> dict[str, dict[str, FileStat]]:
-    """The objects of each upload in a directory, by name and suffix: the groups ``name`` and ``suffix`` of ``pattern``.
+class UploadedLog(NamedTuple):
+    """The uploads of a log in tiered storage: their objects by path without suffix, then by suffix; the number of others."""
 
-    :raises StorageError: the directory cannot be listed
-    """
-    listed, uploads = objects(files, path), dict[str, dict[str, FileStat]]()
-    for match in match_of(pattern, listed):
-        uploads.setdefault(match["name"], {})[match["suffix"]] = listed[match[0]]
-    return uploads
+    topic_id: str | None
+    complete: dict[str, dict[str, FileStat]]
+    incomplete: int
 
+    @classmethod
+    def of(
+        cls, place: Place, paths: Sequence[tuple[str, str]], pattern: re.Pattern[str], required: Sequence[str]
+    ) -> UploadedLog:
+        """Those of one log.
 
-def require_one_topic(place: str, names: Sequence[str]) -> None:
-    """:raises CorruptLogError: there are directories of several topics of one name"""
-    if len(names) > 1:
-        message = f"has objects of several topics of one name: {', '.join(names)}"
-        hint = "the topic was created again; copy the directory of one of them elsewhere"
-        raise CorruptLogError(message, path=place, hint=hint)
+        :param paths: its directories, after the prefix, and their topic ids
+        :param pattern: of the names of objects, with the groups ``name`` and ``suffix``
+        :param required: the suffixes of a complete upload
+        :raises CorruptLogError: there are directories of several topics of one name
+        :raises StorageError: the directory cannot be listed
+        """
+        if len(paths) > 1:
+            names = ", ".join(path.partition("/")[0] for path, _ in paths)
+            hint = "the topic was created again; copy the directory of one of them elsewhere"
+            raise CorruptLogError(f"has objects of several topics of one name: {names}", path=place.path, hint=hint)
+        uploads: dict[str, dict[str, FileStat]] = {}
+        for name, _ in paths:
+            path = join(place.path, place.prefix + name)
+            for file, stat in sorted(objects(place.files, path).items()):
+                match = pattern.fullmatch(file)
+                if match is not None:
+                    uploads.setdefault(join(path, match["name"]), {})[match["suffix"]] = stat
+        complete = {path: stats for path, stats in uploads.items() if all(suffix in stats for suffix in required)}
+        return cls(paths[0][1] if paths else None, complete, len(uploads) - len(complete))
 
 
 _HINT = "restore the object from another copy"

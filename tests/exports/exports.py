@@ -49,7 +49,7 @@ def require_cryptography() -> None:
 def no_exports_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Addresses and keys of other tests do not apply."""
     monkeypatch.setenv(KEYS_VARIABLE, "")
-    monkeypatch.setattr(aiven_objects, "KEPT", aiven_objects.KeptChunks())
+    monkeypatch.setattr(aiven_objects, "KEPT", aiven_objects.KeptBytes(64 << 20))
     data_keys.data_key.cache_clear()
     with call():
         yield

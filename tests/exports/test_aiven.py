@@ -195,7 +195,7 @@ def test_decoded_chunks_are_kept_up_to_a_limit_for_all_objects(
 ) -> None:
     if "encrypted" in coding:
         require_cryptography()
-    monkeypatch.setattr(aiven_objects, "_KEPT_BYTES", 600)
+    monkeypatch.setattr(aiven_objects, "KEPT", aiven_objects.KeptBytes(600))
     read_all(aiven(objects / coding))
     # chunks of 256 bytes
     assert 256 <= aiven_objects.KEPT.size_bytes <= 600
@@ -206,14 +206,14 @@ def test_a_chunk_is_decoded_once_for_several_reads(objects: Path, monkeypatch: p
     monkeypatch.setattr(aiven_objects, "_LARGE_BYTES", 100)
     files, path = MixedFileSystem(), join(aiven(objects / "zstd"), LOG_NAME, f"{104:020d}.log")
     files.listdir(join(aiven(objects / "zstd"), LOG_NAME))
-    monkeypatch.setattr(aiven_objects, "KEPT", aiven_objects.KeptChunks())
-    decoded, decode = [], aiven_objects.ChunkedObject._decoded
+    monkeypatch.setattr(aiven_objects, "KEPT", aiven_objects.KeptBytes(64 << 20))
+    decoded, decode = [], aiven_objects.ChunkedObject.decoded
 
     def recorded(content: aiven_objects.ChunkedObject, chunk: Chunk, *more: Any) -> bytes:
         decoded.append(chunk.number)
         return decode(content, chunk, *more)
 
-    monkeypatch.setattr(aiven_objects.ChunkedObject, "_decoded", recorded)
+    monkeypatch.setattr(aiven_objects.ChunkedObject, "decoded", recorded)
     assert b"".join(files.read_bytes(path, at, 10) for at in range(0, 600, 10)) == files.read_bytes(path, 0, 600)
     assert decoded == [0, 1, 2]
 
