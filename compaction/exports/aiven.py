@@ -26,13 +26,11 @@ from compaction.exports import (
     when_writing,
 )
 from compaction.exports.aiven_objects import (
-    IV_BYTES,
-    TAG_BYTES,
+    SEAL_BYTES,
     AivenManifest,
     ChunkCoding,
     ChunkedObject,
     KeptBytes,
-    Section,
     decrypted,
     parse_manifest,
     require_size,
@@ -129,8 +127,8 @@ class AivenReader:
         for name, kind in SECTION_FILES.items():
             section = manifest.sections.get(name)
             if section is not None:
-                size = _decrypted_size(section, upload)
-                files[kind] = LogFile(size, stat.mtime_ns, partial(self._section, upload, name))
+                size = section.size - (0 if manifest.encryption is None else SEAL_BYTES)
+                files[kind] = LogFile(max(0, size), stat.mtime_ns, partial(self._section, upload, name))
         return StoredSegment(
             path,
             manifest.start_offset,
@@ -163,10 +161,7 @@ class AivenReader:
         return tuple(parse_leader_epochs(text, path))
 
     def segment(self, within: str) -> StoredSegment:
-        """The segment whose log has this path.
-
-        :raises LogError: it cannot be read
-        """
+        """The segment whose log has this path; ``LogError`` if it cannot be read."""
         return self._segment(self._upload_at(within))
 
     def open(self, within: str) -> ChunkedObject:
@@ -182,12 +177,6 @@ class AivenReader:
         if stem == path or LOG not in present:
             raise StorageError("no such object", path=path, hint=_HINT)
         return self._upload(stem, present)
-
-
-def _decrypted_size(section: Section, upload: _Upload) -> int:
-    if upload.manifest.encryption is None or not section.size:
-        return section.size
-    return max(0, section.size - IV_BYTES - TAG_BYTES)
 
 
 class _Indexes:

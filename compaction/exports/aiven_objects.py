@@ -92,7 +92,7 @@ class Encryption(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A section of the ``.indexes`` object, in bytes."""
+    """A section of ``.indexes``, in bytes."""
 
     position: int
     size: int
@@ -206,10 +206,7 @@ def _sizes(fields: _Fields) -> NDArray[np.int64]:
 
 
 def decode_sizes(data: bytes) -> NDArray[np.int64]:
-    """The list of sizes, int64[count].
-
-    :raises ValueError: it is malformed
-    """
+    """The list of sizes, int64[count]; ``ValueError`` if it is malformed."""
     count, width = int.from_bytes(data[:4], "big"), data[8] if len(data) > 8 else 0
     if count < 2:
         values = np.frombuffer(data[4:], ">i4").astype(np.int64) if len(data) == 4 + 4 * count else None
@@ -270,6 +267,8 @@ class _Fields:
 
 
 IV_BYTES, TAG_BYTES = 12, 16
+#: by which encryption makes data larger
+SEAL_BYTES = IV_BYTES + TAG_BYTES
 _HINT = "restore the object and its manifest from another copy"
 #: larger chunks are decoded for random access one at a time
 _LARGE_BYTES = 8 << 20
@@ -327,7 +326,7 @@ def decrypted(data: bytes | memoryview, coding: ChunkCoding, path: str, start: i
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-    if len(data) >= IV_BYTES + TAG_BYTES:
+    if len(data) >= SEAL_BYTES:
         with suppress(InvalidTag):
             plain: bytes = AESGCM(coding.key).decrypt(data[:IV_BYTES], data[IV_BYTES:], coding.aad)
             return plain

@@ -26,9 +26,8 @@ from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.exports import Place, TargetOptions
 from compaction.exports.aiven import EPOCHS, INDEXES, LAYOUT, MANIFEST, SECTION_FILES, AivenReader
 from compaction.exports.aiven_objects import (
-    IV_BYTES,
+    SEAL_BYTES,
     SECTIONS,
-    TAG_BYTES,
     ChunkCoding,
     ChunkedObject,
     encoded,
@@ -38,13 +37,13 @@ from compaction.exports.aiven_objects import (
 from compaction.exports.new_export import NewExport
 from compaction.exports.stored_segments import read_object
 from compaction.exports.tiered_writer import TieredTarget, tiered_source, tiered_target
-from compaction.exports.uploads import SegmentContent, TopicLog, Upload
+from compaction.exports.uploads import SegmentContent, Upload
 from compaction.files.contents import READ_BYTES, read_back_error
 from compaction.files.data_keys import DATA_KEY_BYTES, new_data_key
 from compaction.files.filesystem import join
 from compaction.files.mixed import MixedFileSystem
 from compaction.formats.checkpoints import format_leader_epochs
-from compaction.formats.indexes import read_time_index
+from compaction.formats.indexes import TIME_INDEX
 from compaction.names import LOG, TIMEINDEX
 
 #: the plugin's default of ``chunk.size``
@@ -65,14 +64,12 @@ class AivenForm:
         self._now_ms, self._like_source = now_ms, like_source
         self._files, self._large = MixedFileSystem(), Lock()
 
-    def directory(self, log: TopicLog) -> str:
-        """See ``Form``."""
-        return f"{log.name.topic}-{log.topic_id}/{log.name.partition}"
+    def directory(self, upload: Upload) -> str:
+        return f"{upload.log.topic}-{upload.topic_id}/{upload.log.partition}"
 
     def write(self, export: NewExport, upload: Upload, content: SegmentContent) -> None:
-        """See ``Form``."""
         fields, chunk_bytes, coding = self._style(upload, content)
-        within = join(self.directory(upload.log), f"{upload.start_offset:020d}-{upload.segment_id}")
+        within = join(self.directory(upload), f"{upload.start_offset:020d}-{upload.segment_id}")
         stem = join(export.place, within)
         sizes: list[int] = []
         digest = xxhash.xxh3_128()
@@ -194,7 +191,7 @@ def _chunk_index(size: int, chunk_bytes: int, coding: ChunkCoding, sizes: Sequen
     if coding.compressed:
         packed = zstandard.ZstdCompressor().compress(encode_sizes(sizes))
         return {"type": "variable", **common, "transformedChunks": base64.b64encode(packed).decode()}
-    overhead = 0 if coding.key is None else IV_BYTES + TAG_BYTES
+    overhead = 0 if coding.key is None else SEAL_BYTES
     stored = {"transformedChunkSize": chunk_bytes + overhead, "finalTransformedChunkSize": sizes[-1]}
     return {"type": "fixed", **common, **stored}
 
@@ -217,9 +214,8 @@ def _positions(sections: dict[str, bytes | None]) -> dict[str, Any]:
 
 def _new_manifest(upload: Upload, content: SegmentContent, now_ms: int) -> dict[str, Any]:
     """The fields of the manifest of a segment that the plugin did not upload."""
-    log, topic_id = upload.log
-    times = read_time_index(content.indexes[TIMEINDEX], upload.start_offset)
-    partition = {"topicId": topic_id, "topicPartition": {"topic": log.topic, "partition": log.partition}}
+    times = TIME_INDEX.read(content.indexes[TIMEINDEX], upload.start_offset)
+    partition = {"topicId": upload.topic_id, "topicPartition": upload.log._asdict()}
     segment = {
         "remoteLogSegmentId": {"topicIdPartition": partition, "id": upload.segment_id},
         "startOffset": upload.start_offset,

@@ -40,8 +40,6 @@ from compaction.names import (
     LOG,
     PARTITION_METADATA,
     SNAPSHOT,
-    TopicPartition,
-    parse_partition_dir,
     parse_segment_file,
 )
 
@@ -166,7 +164,7 @@ class Batches:
         """The position of a batch before ``offset``, by the offset index; 0 without an entry, or if the batch there is a later
         one than the entry says. It may be an earlier one: older brokers wrote one entry for several batches.
         """
-        rows = indexes.read_offset_index(self.index, self._base_offset)
+        rows = indexes.OFFSET_INDEX.read(self.index, self._base_offset)
         for entry in rows[(rows["offset"] < offset) & (rows["position"] < len(self.data))][-1:]:
             with suppress(CorruptLogError):
                 batch = self.first(position := int(entry["position"]))
@@ -221,7 +219,7 @@ def read_file(files: ReadableFileSystem, file: LogFile, start: int = 0, length: 
     """Up to ``length`` bytes of a file of a log from ``start``."""
     end = file.size if length is None else min(file.size, start + length)
     if not isinstance(file.content, FileRange):
-        return (file.load() or b"")[start:end]
+        return file.content()[start:end]
     return files.read_bytes(file.content.path, file.content.start + start, end - start) if end > start else b""
 
 
@@ -233,22 +231,13 @@ def view_of(files: ReadableFileSystem, path: str, file: LogFile) -> View:
 _TAIL_HINT = "restore it, or leave out the tail"
 
 
-def local_logs(files: ReadableFileSystem, path: str) -> Sequence[TopicPartition]:
-    """The logs of a log directory, sorted.
-
-    :raises StorageError: it cannot be listed
-    """
-    logs = (parse_partition_dir(name) for name in directories(files, path))
-    return sorted(log for log in logs if log is not None)
-
-
-def local_log(files: ReadableFileSystem, path: str) -> StoredLog | None:
-    """The segments of a partition directory; ``None`` if it does not exist.
+def local_log(files: ReadableFileSystem, path: str) -> StoredLog:
+    """The segments of a partition directory; none if it does not exist.
 
     :raises CorruptLogError: its leader epochs are malformed, or the end of its last segment
     """
     if files.stat(path) is None:
-        return None
+        return StoredLog(())
     by_base = _segment_files(files, path)
     names = set(files.listdir(path))
     bases = sorted(base for base, kinds in by_base.items() if LOG in kinds)
@@ -260,7 +249,7 @@ def local_log(files: ReadableFileSystem, path: str) -> StoredLog | None:
     topic_id = None
     if PARTITION_METADATA in names:
         name = join(path, PARTITION_METADATA)
-        topic_id = parse_partition_metadata(read_small_text(files, name, _TAIL_HINT), name).topic_id
+        topic_id = parse_partition_metadata(read_small_text(files, name, _TAIL_HINT), name)
     ends = [*bases[1:], *(Batches.of(files, path, base, by_base[base]).end_offset(base) for base in bases[-1:])]
     segments = []
     for base, end in zip(bases, ends, strict=True):

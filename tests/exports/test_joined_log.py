@@ -20,7 +20,7 @@ from compaction.files.contents import View
 from compaction.files.filesystem import FileRange
 from compaction.files.local import LocalFileSystem
 from compaction.formats.checkpoints import EpochEntry
-from compaction.formats.indexes import OFFSET_ROW, write_offset_index
+from compaction.formats.indexes import OFFSET_INDEX, OFFSET_ROW
 from tests.kafka.encode import Batch, Legacy, Record
 from tests.log.logs import build, data_batch
 
@@ -57,7 +57,7 @@ def test_an_entry_that_points_to_a_later_batch_is_not_used(shift: int) -> None:
     written = [data_batch(offset) for offset in range(100, 200)]
     data, size = b"".join(written), len(written[0])
     for position, found in ((20 + shift) * size, 0), (20 * size, 20 * size), (17 * size, 17 * size), (17 * size + 1, 0):
-        index = write_offset_index(np.array([(120, position)], OFFSET_ROW), 100)
+        index = OFFSET_INDEX.write(np.array([(120, position)], OFFSET_ROW), 100)
         assert batches_of(data, index, 100).before(130) == found
 
 
@@ -87,14 +87,14 @@ def test_a_segment_in_memory_is_cut_like_a_file() -> None:
         for data in [b"".join(map(data_batch, offsets))]
     )
     files = LocalFileSystem()
-    found = log_files(files, "orders-0", StoredLog((first, second)), None)
+    found = log_files(files, "orders-0", StoredLog((first, second)), StoredLog(()))
     assert sorted(found) == [f"{0:020d}.log", f"{10:020d}.log"]
     assert read_file(files, found[f"{10:020d}.log"]) == b"".join(map(data_batch, range(10, 15)))
     assert read_file(files, found[f"{10:020d}.log"], 3, 4) == data_batch(10)[3:7]
 
 
 def test_an_empty_log_has_no_files(tmp_path: Path) -> None:
-    assert log_files(LocalFileSystem(), str(tmp_path), StoredLog(()), None) == {}
+    assert log_files(LocalFileSystem(), str(tmp_path), StoredLog(()), StoredLog(())) == {}
 
 
 def test_offsets_that_decrease_are_an_error() -> None:
