@@ -271,7 +271,7 @@ def _epochs(fs: FileSystem, path: str) -> list[EpochEntry]:
 
 
 def _topic_id(fs: FileSystem, path: str) -> str | None:
-    return parse_partition_metadata(read_small_text(fs, path, _HINT), path).topic_id
+    return parse_partition_metadata(read_small_text(fs, path, _HINT), path)
 
 
 def _properties(fs: FileSystem, path: str) -> dict[str, str]:

@@ -50,11 +50,11 @@ from compaction.files.filesystem import (
 from compaction.files.segment_file import SegmentFile
 from compaction.formats.indexes import (
     MAX_RELATIVE_OFFSET,
+    OFFSET_INDEX,
     OFFSET_ROW,
+    TIME_INDEX,
     TIME_ROW,
     TXN_ROW,
-    write_offset_index,
-    write_time_index,
     write_txn_index,
 )
 from compaction.kernels.batches import LARGEST_SIZE, scan_batches
@@ -363,7 +363,7 @@ class IndexBuilder:
             last = np.array([(self._state[MAX_TIMESTAMP], self._state[MAX_TIMESTAMP_OFFSET])], TIME_ROW)
             self._times.append(last)
         offsets, times = np.concatenate(self._offsets), np.concatenate(self._times)
-        return write_offset_index(offsets, self._base_offset), write_time_index(times, self._base_offset)
+        return OFFSET_INDEX.write(offsets, self._base_offset), TIME_INDEX.write(times, self._base_offset)
 
 
 class SegmentIndexes:

@@ -15,7 +15,7 @@ import numpy as np
 
 from compaction.engine import Emission, Engine, Items, Job, Reading, Shuffle, Source, pack, size_of
 from compaction.files.filesystem import ReadableFileSystem, join
-from compaction.formats.indexes import read_offset_index
+from compaction.formats.indexes import OFFSET_INDEX
 from compaction.kernels.keys import KeyFilter
 from compaction.names import INDEX, segment_file
 from compaction.passes.build_map import collect_keys, dirty_records, flag_single_task_logs, scan_slices
@@ -288,7 +288,7 @@ def _find_aborted(cleaner: Cleaner, log: Log) -> None:
     plan, view, start = log.compaction, log.compaction.view, log.compaction.first_dirty_offset
     first = max((s for s in view.segments if s.base_offset <= start), key=lambda s: s.base_offset, default=view.segments[0])
     data = cleaner.fs.read_bytes(join(view.path, segment_file(first.base_offset, INDEX)))
-    entries = read_offset_index(data, first.base_offset)
+    entries = OFFSET_INDEX.read(data, first.base_offset)
     row = int(np.searchsorted(entries["offset"], start, side="right")) - 1
     position = int(entries["position"][row]) if row >= 0 else 0
     end_offset = plan.first_uncleanable_offset
