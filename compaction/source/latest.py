@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from compaction.errors import CorruptLogError, LogError
 from compaction.files.filesystem import storage_errors
 from compaction.kernels.keys import HashSecret
-from compaction.kernels.slot_table import NEWEST, SlotTable
+from compaction.kernels.slot_table import NEWEST, WORDS, SlotTable
 from compaction.kernels.tables import OFFSET_SHIFT, TOMBSTONE
 from compaction.passes.decoder import Decoded
 from compaction.passes.scan import Emitted, Entries, finish, scan
@@ -113,7 +113,7 @@ class _NewestSink:
         keys = TABLE_BYTES // _SLOT_BYTES
         self._table = SlotTable.of_keys(NEWEST, min(span, keys))
         self._shards = int(min(_MAX_SHARDS, -(-span // keys)))
-        self._spool = PartSpool(NEWEST.words, self._shards, 0)
+        self._spool = PartSpool(WORDS[NEWEST], self._shards, 0)
         self._spilled_any = False
         # an offset word is (offset + 1) << OFFSET_SHIFT with flags
         self._end_word = np.uint64((first_offset + span + 1) << OFFSET_SHIFT)
