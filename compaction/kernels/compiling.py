@@ -153,11 +153,6 @@ class _Native:
         return cpu_target.typing_context.resolve_value_type(counterpart)
 
 
-def _native(define: Callable[[], Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Replace a function by what ``define`` returns, in compiled kernels."""
-    return lambda function: function if INTERPRETED else _Native(define)
-
-
 def _c_function(name: str, result: str, *arguments: str) -> Callable[[Callable[..., Any]], Any]:
     """Replace a function by the C function ``name`` with numba's types ``result`` and ``arguments``."""
 
@@ -166,7 +161,7 @@ def _c_function(name: str, result: str, *arguments: str) -> Callable[[Callable[.
 
         return types.ExternalFunction(name, getattr(types, result)(*(getattr(types, kind) for kind in arguments)))
 
-    return _native(define)
+    return lambda function: function if INTERPRETED else _Native(define)
 
 
 def _instruction(code: Callable[..., Any], result: str, *arguments: str) -> Callable[[Callable[..., Any]], Any]:
@@ -190,7 +185,7 @@ def _instruction(code: Callable[..., Any], result: str, *arguments: str) -> Call
         typed.__signature__ = Signature([Parameter(name, Parameter.POSITIONAL_ONLY) for name in names])  # type: ignore[attr-defined]
         return intrinsic(typed)
 
-    return _native(define)
+    return lambda function: function if INTERPRETED else _Native(define)
 
 
 @_c_function("pread", "int64", "int32", "uintp", "uint64", "int64")

@@ -59,6 +59,14 @@ def probe(tmp_path: Path, package: Path = ROOT, umask: int = -1, **environment: 
     return told, done.stderr
 
 
+def cache_at(home: Path | None = None) -> Path | None:
+    """The directory that a new process of a user with this home directory finds."""
+    with pytest.MonkeyPatch.context() as patched:
+        if home is not None:
+            patched.setenv("HOME", str(home))
+        return cache_dir.__wrapped__()
+
+
 def blocked(tmp_path: Path) -> Path:
     """A home directory below which nobody, root included, can make a directory."""
     home = tmp_path / "home"
@@ -76,25 +84,25 @@ class TestCacheDir:
 
     def test_is_the_users_own_choice_first(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "somewhere"))
-        assert cache_dir() == tmp_path / "somewhere"
+        assert cache_at() == tmp_path / "somewhere"
 
     def test_is_made_in_the_users_cache_for_that_user_only(self, tmp_path: Path) -> None:
-        cache = cache_dir(tmp_path)
+        cache = cache_at(tmp_path)
         assert cache == tmp_path / ".cache/kafka-log-compaction/numba"
         assert cache.stat().st_mode & 0o777 == 0o700
-        assert cache_dir(tmp_path) == cache
+        assert cache_at(tmp_path) == cache
         assert list(cache.iterdir()) == []
 
     def test_follows_the_cache_home_if_that_is_absolute(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
-        assert cache_dir() == tmp_path / "caches/kafka-log-compaction/numba"
+        assert cache_at() == tmp_path / "caches/kafka-log-compaction/numba"
 
     def test_is_a_private_temporary_one_if_the_cache_is_not_writable_with_one_warning(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         home = blocked(tmp_path)
         with caplog.at_level(logging.WARNING):
-            cache, again = cache_dir(home), cache_dir(home)
+            cache, again = cache_at(home), cache_at(home)
         assert cache == again == tmp_path / f"kafka-log-compaction-{os.getuid()}"
         assert cache.stat().st_mode & 0o777 == 0o700
         assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -104,7 +112,7 @@ class TestCacheDir:
 
     def test_a_chosen_directory_that_is_not_writable_is_not_used(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("NUMBA_CACHE_DIR", str(blocked(tmp_path) / "kernels"))
-        assert cache_dir() == tmp_path / f"kafka-log-compaction-{os.getuid()}"
+        assert cache_at() == tmp_path / f"kafka-log-compaction-{os.getuid()}"
 
     @pytest.mark.parametrize("trap", ["open to others", "a link"])
     def test_is_none_if_others_could_have_written_to_all_of_them(
@@ -118,7 +126,7 @@ class TestCacheDir:
             place.mkdir()
             place.chmod(0o777)
         with caplog.at_level(logging.WARNING):
-            assert cache_dir(blocked(tmp_path)) is None
+            assert cache_at(blocked(tmp_path)) is None
         assert "kept in memory" in caplog.text
 
     @pytest.mark.parametrize(
@@ -136,7 +144,7 @@ class TestCacheDir:
             bad.chmod(0o770)
         monkeypatch.setenv("NUMBA_CACHE_DIR", str(chosen))
         with caplog.at_level(logging.WARNING):
-            assert cache_dir() == tmp_path / f"kafka-log-compaction-{os.getuid()}"
+            assert cache_at() == tmp_path / f"kafka-log-compaction-{os.getuid()}"
         why = f"{bad} belongs to user {STRANGER}" if trap == "a stranger's" else f"{bad} can be written by others"
         (message,) = caplog.messages
         assert message.startswith(f"{why}: compiled kernels are kept in {tmp_path}")
@@ -148,7 +156,7 @@ class TestCacheDir:
         home = tmp_path / "home"
         home.mkdir()
         os.chown(home, STRANGER, STRANGER)
-        assert cache_dir(home) == tmp_path / f"kafka-log-compaction-{os.getuid()}"
+        assert cache_at(home) == tmp_path / f"kafka-log-compaction-{os.getuid()}"
         assert list(home.iterdir()) == []
 
     @ROOT_ONLY
@@ -159,21 +167,21 @@ class TestCacheDir:
         link = tmp_path / "shared" / "link"
         link.symlink_to(tmp_path / "kernels")
         monkeypatch.setenv("NUMBA_CACHE_DIR", str(link))
-        assert cache_dir() == link
+        assert cache_at() == link
         os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
-        assert cache_dir() == tmp_path / f"kafka-log-compaction-{os.getuid()}"
+        assert cache_at() == tmp_path / f"kafka-log-compaction-{os.getuid()}"
 
     def test_a_private_directory_in_a_shared_sticky_one_is_used(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "shared").mkdir()
         (tmp_path / "shared").chmod(0o1777)
         monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "shared" / "a" / "b"))
-        assert cache_dir() == tmp_path / "shared/a/b"
+        assert cache_at() == tmp_path / "shared/a/b"
         assert {each.stat().st_mode & 0o777 for each in (tmp_path / "shared/a", tmp_path / "shared/a/b")} == {0o700}
 
     def test_created_directories_are_private_whatever_the_umask(self, tmp_path: Path) -> None:
         before = os.umask(0)
         try:
-            cache = cache_dir(tmp_path / "home")
+            cache = cache_at(tmp_path / "home")
         finally:
             os.umask(before)
         assert cache == tmp_path / "home/.cache/kafka-log-compaction/numba"
@@ -183,7 +191,7 @@ class TestCacheDir:
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setenv("NUMBA_CACHE_DIR", os.devnull)
-        assert cache_dir() is None
+        assert cache_at() is None
         assert caplog.messages == []
 
 
