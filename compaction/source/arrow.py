@@ -22,7 +22,7 @@ from compaction.formats.record_batch import CODEC, CONTROL, LOG_APPEND_TIME, MAG
 from compaction.kernels.columns import HEADERS, KEYS, VALUES, Bytes
 from compaction.names import TopicPartition
 from compaction.printable import printable
-from compaction.source.latest import LatestRecords, read_latest
+from compaction.source.latest import read_latest
 from compaction.source.read_columns import Records, read_columns
 from compaction.source.read_plan import CHANGES, LATEST, ReadRequest, ReadTask, ViewOptions, flag, plan_read
 
@@ -91,10 +91,10 @@ def require_unchanged(task: ReadTask, planned: Versions, what: str) -> None:
 def batches_of(task: ReadTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The records of a task."""
     columns = ArrowColumns(schema, task.topic_partition)
-    if task.view is not None:
-        for latest in read_latest(task.slices, task.spec, tombstones=task.view.tombstones):
-            if latest.newest.any():
-                yield columns.latest(latest)
+    if task.tombstones is not None:
+        for part, records, newest, superseded in read_latest(task.slices, task.spec, tombstones=task.tombstones):
+            if newest.any():
+                yield columns.batch(records, part.segment, superseded).filter(pa.array(newest))
         return
     for part in task.slices:
         for records in read_columns(part.path, part.start, part.end, task.spec):
@@ -150,9 +150,6 @@ class ArrowColumns:
         if "timestamp" in self._schema.names:
             self._check_timestamps(records)
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-    def latest(self, latest: LatestRecords) -> pa.RecordBatch:
-        return self.batch(latest.records, latest.segment, latest.superseded).filter(pa.array(latest.newest))
 
     def _check_timestamps(self, records: Records) -> None:
         """Warns of the first timestamp of a task that is not shown as it is: there may be one in each record."""
@@ -245,9 +242,7 @@ _RECORD_COLUMNS = {
     "key": _Column(pa.binary(), lambda source, kind: _bytes(source.records.columns.keys, source.n, kind)),
     "value": _Column(pa.binary(), lambda source, kind: _bytes(source.records.columns.values, source.n, kind)),
     "topic": _Column(pa.string(), _topics),
-    "partition": _Column(
-        pa.int32(), lambda source, _: pa.array(np.full(source.n, source.topic_partition.partition, np.int32))
-    ),
+    "partition": _Column(pa.int32(), lambda source, _: pa.array(np.full(source.n, source.topic_partition.partition, np.int32))),
     "offset": _Column(pa.int64(), lambda source, _: pa.array(source.records.columns.offset)),
     "timestamp": _Column(pa.timestamp("us", "UTC"), _timestamps),
     "timestampType": _Column(pa.int32(), _timestamp_types),
