@@ -51,7 +51,6 @@ class LocatedBatch(NamedTuple):
 
     @property
     def magic(self) -> int:
-        """The format version."""
         return self.header.magic
 
     @property
@@ -66,7 +65,6 @@ class LocatedBatch(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The position after it."""
         return self.position + self.size
 
 

@@ -91,7 +91,12 @@ def dump_time_index(fs: FileSystem, target: Target, view: IndexView, findings: F
     positions = _Positions(batches, _read(fs, target.sibling(INDEX)), target.sibling(INDEX))
     entries = TIME_ENTRY.array(_read(fs, target.path))
     if view.sanity_check:
-        yield _sanity_check(fs, target, TIME_ENTRY.size, _time_problem(entries))
+        problem = ""
+        if len(entries) and entries["timestamp"][-1] < entries["timestamp"][0]:
+            problem = "its last timestamp is below its first"
+        elif len(entries) and entries["relative_offset"][-1] < 0:
+            problem = _LOW_OFFSET
+        yield _sanity_check(fs, target, TIME_ENTRY.size, problem)
         return
     wrong: list[int] = []
     before = _NO_TIMESTAMP
@@ -241,13 +246,6 @@ def _batch_of_entry(batches: BatchReader, target: Target, entry: tuple[int, int]
         f"index entry points at byte {position}, where the log has no batch",
         path=target.path, position=number * OFFSET_ENTRY.size, hint=REBUILD_HINT,
     )  # fmt: skip
-
-
-def _time_problem(entries: NDArray[np.void]) -> str:
-    """The reason why ``TimeIndex.sanityCheck`` fails, or an empty text."""
-    if len(entries) and entries["timestamp"][-1] < entries["timestamp"][0]:
-        return "its last timestamp is below its first"
-    return _LOW_OFFSET if len(entries) and entries["relative_offset"][-1] < 0 else ""
 
 
 def _sanity_check(fs: FileSystem, target: Target, entry_bytes: int, problem: str) -> Row:

@@ -185,11 +185,6 @@ def batches_of_backup(data, end, batch_bytes, out, state):
 
 
 @inner
-def _is_valid(valid, row):
-    return valid[row >> 3] >> np.uint8(row & 7) & np.uint8(1) != 0
-
-
-@inner
 def _put_le(out, w, value, size):
     """Write the ``size`` low bytes of ``value``, little-endian, at ``out[w:]``. Returns the position after them."""
     word = np.uint64(np.int64(value))
@@ -204,7 +199,7 @@ def _put_le(out, w, value, size):
 def _put_cell(out, w, column, row, width):
     """Write a length of ``width`` bytes, -1 for null, and the bytes of a cell at ``out[w:]``. Returns the position after
     them."""
-    if not _is_valid(column.valid, row):
+    if column.valid[row >> 3] >> np.uint8(row & 7) & np.uint8(1) == 0:
         return _put_le(out, w, np.int64(-1), width)
     start, end = np.int64(column.offsets[row]), np.int64(column.offsets[row + 1])
     w = _put_le(out, w, end - start, width)

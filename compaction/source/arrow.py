@@ -42,24 +42,18 @@ def read_batches(options: Mapping[str, str]) -> pa.RecordBatchReader:
     :param options: ``compaction.source.read_plan.OPTIONS``
     :raises UsageError: an option is invalid, or there is no such topic
     """
-    steps = _Steps(options)
+    steps = _in_own_context(_steps(options))
     return pa.RecordBatchReader.from_batches(next(steps), steps)
 
 
-class _Steps:
-    """A generator whose call is open until its end, and is not that of the code which takes its steps."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._context, self._steps = copy_context(), _steps(options)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        return self._context.run(next, self._steps)
-
-    def __del__(self) -> None:
-        self._context.run(self._steps.close)
+def _in_own_context(steps: Generator[Any, None, None]) -> Iterator[Any]:
+    """The steps of a generator whose call is open until its end, and is not that of the code which takes them."""
+    context, end = copy_context(), object()
+    try:
+        while (step := context.run(next, steps, end)) is not end:
+            yield step
+    finally:
+        context.run(steps.close)
 
 
 def _steps(options: Mapping[str, str]) -> Generator[Any, None, None]:
@@ -223,14 +217,6 @@ def _headers(source: _Source, kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, source.n, [pa.py_buffer(valid), pa.py_buffer(starts)], children=[children])
 
 
-def _codecs(source: _Source, _: pa.DataType) -> pa.Array:
-    return _CODECS.take(source.of_batches((source.records.rows["attributes"] & CODEC).astype(np.int32)))
-
-
-def _changes(source: _Source, _: pa.DataType) -> pa.Array:
-    return _CHANGES.take(pa.array((source.records.columns.value_size < 0).astype(np.int32)))
-
-
 def _field(name: str, kind: pa.DataType) -> _Column:
     """A column with a field of the batches' headers."""
     dtype = np.int64 if kind == pa.int64() else np.int32
@@ -256,14 +242,19 @@ _BATCH_COLUMNS = {
     "segment": _Column(pa.int64(), lambda source, _: pa.array(np.full(source.n, source.segment, np.int64))),
     "position": _field("position", pa.int64()),
     "magic": _field("magic", pa.int32()),
-    "codec": _Column(pa.string(), _codecs),
+    "codec": _Column(
+        pa.string(),
+        lambda source, _: _CODECS.take(source.of_batches((source.records.rows["attributes"] & CODEC).astype(np.int32))),
+    ),
     "control": _Column(pa.bool_(), lambda source, _: source.flag(CONTROL)),
     "transactional": _Column(pa.bool_(), lambda source, _: source.flag(TRANSACTIONAL)),
 }
 #: the columns that only a view has
 _VIEW_COLUMNS = {
     "superseded": _Column(pa.int64(), lambda source, _: pa.array(source.superseded)),
-    "change": _Column(pa.string(), _changes),
+    "change": _Column(
+        pa.string(), lambda source, _: _CHANGES.take(pa.array((source.records.columns.value_size < 0).astype(np.int32)))
+    ),
 }
 _OF_VIEW: Mapping[str | None, tuple[str, ...]] = {None: (), LATEST: ("superseded",), CHANGES: ("superseded", "change")}
 _COLUMNS = _RECORD_COLUMNS | _BATCH_COLUMNS | _VIEW_COLUMNS

@@ -279,17 +279,18 @@ def read_ends(request: ReadRequest) -> dict[TopicPartition, ReadEnd]:
     """
     fs = OverlayFileSystem(file_system(request.paths))
     logs = _locations(fs, request)
-    return {location.topic_partition: _read_end(_view(fs, location, request), request) for location in logs}
-
-
-def _read_end(view: LogView, request: ReadRequest) -> ReadEnd:
-    bounds = _read_spec(view, request, Bounds(MIN_LONG), 0).bounds
-    offsets = max(bounds.first_offset, bounds.last_offset + 1), view.log_end_offset
-    if request.committed and view.last_stable_offset < view.high_watermark:
-        bound = f"{open_transaction(view)} from offset {view.last_stable_offset}"
-        return ReadEnd(*offsets, bound, "end it (kafka-transactions.sh) and copy the log again")
-    remedy = f"take the log after a clean shutdown, or without {HIGH_WATERMARKS}"
-    return ReadEnd(*offsets, f"the high watermark is {view.high_watermark}", remedy)
+    ends = {}
+    for location in logs:
+        view = _view(fs, location, request)
+        bounds = _read_spec(view, request, Bounds(MIN_LONG), 0).bounds
+        bound = f"the high watermark is {view.high_watermark}"
+        remedy = f"take the log after a clean shutdown, or without {HIGH_WATERMARKS}"
+        if request.committed and view.last_stable_offset < view.high_watermark:
+            bound = f"{open_transaction(view)} from offset {view.last_stable_offset}"
+            remedy = "end it (kafka-transactions.sh) and copy the log again"
+        end = max(bounds.first_offset, bounds.last_offset + 1)
+        ends[location.topic_partition] = ReadEnd(end, view.log_end_offset, bound, remedy)
+    return ends
 
 
 def _locations(fs: FileSystem, request: ReadRequest) -> Sequence[LogLocation]:
