@@ -116,10 +116,10 @@ def certified(engine: EngineChoice, request: VerifyRequest) -> VerifyReport:
 
 def _explained(engine: EngineChoice, request: VerifyRequest, offset: int) -> list[str]:
     """The fate of one record of the requested log, as lines of text."""
-    from compaction.certifier import explain_record
+    from compaction.certifier.certify import explain
 
     with _shared_locks(request), engine.running() as start:
-        return explain_record.explain(start, request, offset)
+        return explain(start, request, offset)
 
 
 def read_call(options: VerifyOptions, explained: TopicPartition | None = None, **sides: Texts) -> tuple[VerifyRequest, Inputs]:

@@ -93,7 +93,7 @@ def _planned(request: ComparisonRequest, start: Callable[[], Engine] | None) -> 
     """All logs under each policy; at the end a warning for each log that has changed meanwhile."""
     log_dirs = request.base.log_dirs
     with access(file_system(log_dirs), log_dirs, Purpose.READ) as held:
-        logs = _cases(request, _views_by_policy(request, read))
+        logs = _cases(request, _views_by_policy(request, start))
         yield logs
         warn_of_changes(held.in_use, (case.view for log in logs for case in log.cases))
 
