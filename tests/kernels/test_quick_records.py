@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from compaction.kernels.bytes import put_varlong, short_varint, varint
 from compaction.kernels.records import quick_bounds, quick_record, read_record
-from tests.oracle.records import varint as canonical
+from tests.kafka.encode import varint as canonical
 
 _UNTOUCHABLE = 0
 _VALUES = st.one_of(

@@ -25,9 +25,10 @@ from compaction.kernels.records import (
     scan_records,
 )
 from compaction.kernels.tables import BATCH_ROW
+from tests.kafka.encode import varint
 from tests.kernels.tables import Blocks, as_array, blocks_of, random_segment
 from tests.oracle.logs import LogBuilder, Sent
-from tests.oracle.records import HEADER, NaiveBatch, varint
+from tests.oracle.records import HEADER, NaiveBatch
 from tests.oracle.siphash import naive_siphash
 
 Entry = tuple[int, int, int]
