@@ -30,6 +30,11 @@ _FRAME = '<iframe srcdoc="{}" sandbox="allow-scripts" width="100%" height="900" 
 class Result:
     """A result: ``str()`` is the text of the terminal, ``to_dict()`` the JSON document, ``to_arrow()`` a row for each log."""
 
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command."""
+        raise NotImplementedError
+
     def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
         """The result as lines of text.
 

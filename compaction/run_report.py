@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, RunStatus, Since, VersionUsed, WaveReport
 from compaction.results import PageResult
@@ -49,17 +49,6 @@ _CAUSES = {"error": "", "policy_unknown": "unknown", "no_match": "no match", "la
 #: logs that a note names
 _MOST_NAMES = 5
 _RELEASE = "the next run or a broker's start removes them, or at once:"
-
-
-class Verified(Protocol):
-    """The result of a verification, as ``verify`` returns it."""
-
-    @property
-    def exit_code(self) -> int:
-        """0 if all logs hold."""
-
-    def lines(self, style: Style | None = None) -> Iterable[Line]:
-        """As lines of text."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +78,7 @@ class RunReport(PageResult):
     #: the output directory, if an earlier run of the same request wrote it
     done_before: str = ""
     #: the certificates of ``verify``, one for each log directory
-    verified: tuple[Verified, ...] = ()
+    verified: tuple[PageResult, ...] = ()
     waves: tuple[WaveReport, ...] = ()
     #: the number of logs that a run in progress has not done
     remaining_logs: int = 0

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import NamedTuple
 
 from compaction import __version__, signals
 from compaction.cli import standard_streams
@@ -19,35 +18,29 @@ from compaction.cli.help_text import PROGRAM, filled, width
 _INTERRUPTED = 130
 
 
-class Command(NamedTuple):
-    """A command.
-
-    :ivar name: its name in the console command
-    :ivar application: its module in ``compaction.commands``, with ``OPTIONS`` and ``main(argv)``, and its file in ``jobs/``
-    :ivar purpose: its line of help
-    """
-
-    name: str
-    application: str
-    purpose: str
-
-    def load(self) -> ModuleType:
-        """Its module; it is imported only when the command is run or described."""
-        return import_module(f"compaction.commands.{self.application}")
+#: the line of help of each command
+COMMANDS = {
+    "compact": "clean logs as Kafka's log cleaner would; with --dry-run only report the result",
+    "expire": "apply the delete policy: retention by time, by size and by log start offset",
+    "erase": "erase all records of given keys; other records do not change",
+    "dry-run": "compare several policies side by side, without writing to the logs",
+    "verify": "verify that cleaning lost and changed no record; explain why a record was dropped",
+    "dump-log": "print segments, indexes and snapshots as Kafka's own dump tool does",
+    "count": "count records, distinct keys and tombstones, exactly, and name the largest keys",
+    "doctor": "check the machine and log directories, find logs whose cleaner has died, suggest fixes",
+    "warm-up": "compile all kernels in advance, for example when an image is built",
+    "completion": "print a script that completes these commands and their options in a shell",
+}
 
 
-COMMANDS = (
-    Command("compact", "compact", "clean logs as Kafka's log cleaner would; with --dry-run only report the result"),
-    Command("expire", "expire", "apply the delete policy: retention by time, by size and by log start offset"),
-    Command("erase", "erase", "erase all records of given keys; other records do not change"),
-    Command("dry-run", "dry_run", "compare several policies side by side, without writing to the logs"),
-    Command("verify", "verify", "verify that cleaning lost and changed no record; explain why a record was dropped"),
-    Command("dump-log", "dump_log", "print segments, indexes and snapshots as Kafka's own dump tool does"),
-    Command("count", "count", "count records, distinct keys and tombstones, exactly, and name the largest keys"),
-    Command("doctor", "doctor", "check the machine and log directories, find logs whose cleaner has died, suggest fixes"),
-    Command("warm-up", "warm_up", "compile all kernels in advance, for example when an image is built"),
-    Command("completion", "completion", "print a script that completes these commands and their options in a shell"),
-)
+def application(command: str) -> str:
+    """The name of a command's file in ``jobs/``, and of its module."""
+    return command.replace("-", "_")
+
+
+def load(command: str) -> ModuleType:
+    """The module, with ``OPTIONS`` and ``main(argv)``; it is imported only when the command is run or described."""
+    return import_module(f"compaction.commands.{application(command)}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,26 +57,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name == "--version":
         print(f"{PROGRAM} {__version__}", flush=True)
         return 0
-    command = next((candidate for candidate in COMMANDS if candidate.name == name), None)
-    if command is None:
-        names = ", ".join(candidate.name for candidate in COMMANDS)
-        print(f"{PROGRAM}: no command {name!r}; choose one of: {names}", file=sys.stderr)
+    if name not in COMMANDS:
+        print(f"{PROGRAM}: no command {name!r}; choose one of: {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
     sys.argv = [f"{PROGRAM} {name}", *command_arguments]
-    return _run(command, command_arguments)
+    return _run(name, command_arguments)
 
 
 def run_application(name: str) -> int:
     """Runs the command whose file in ``jobs/`` was started, with the arguments of the process; returns its exit code."""
-    return _run(next(command for command in COMMANDS if command.application == name), None)
+    return _run(next(command for command in COMMANDS if application(command) == name), None)
 
 
-def _run(command: Command, argv: Sequence[str] | None) -> int:
+def _run(command: str, argv: Sequence[str] | None) -> int:
     try:
         # imports lose the exceptions of interrupts: those of destructors, and where a library ignores any exception
         with signals.deferred():
-            application = command.load()
-        code: int = application.main(argv)
+            module = load(command)
+        code: int = module.main(argv)
     except KeyboardInterrupt:
         # nothing has begun
         print("error: interrupted", file=sys.stderr)
@@ -92,8 +83,8 @@ def _run(command: Command, argv: Sequence[str] | None) -> int:
 
 
 def _usage() -> str:
-    longest = max(len(command.name) for command in COMMANDS)
-    lines = [f"  {command.name:<{longest}}  {command.purpose}" for command in COMMANDS]
+    longest = max(map(len, COMMANDS))
+    lines = [f"  {command:<{longest}}  {purpose}" for command, purpose in COMMANDS.items()]
     text = "\n".join(
         [
             f"usage: {PROGRAM} COMMAND [OPTION ...]",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
-from compaction.cli.console import COMMANDS
+from compaction.cli.console import COMMANDS, application
 from compaction.cli.help_text import PROGRAM, SUBMIT, HelpFormatter
 from compaction.errors import UsageError
 from compaction.names import REFERENCE_VERSION
@@ -176,11 +176,10 @@ def _add(group: argparse._ActionsContainer, name: str, row: Option, text: str) -
 
 
 def _as_run(text: str) -> str:
-    modules = {name: module for name, module, _ in COMMANDS}
     if _application() is None:
         return text
-    names = "|".join(name for name, module in modules.items() if module in APPLICATIONS)
-    return re.sub(rf"\b{PROGRAM} ({names})(?![\w-])", lambda match: f"{SUBMIT} jobs/{modules[match[1]]}.py", text)
+    names = "|".join(name for name in COMMANDS if application(name) in APPLICATIONS)
+    return re.sub(rf"\b{PROGRAM} ({names})(?![\w-])", lambda match: f"{SUBMIT} jobs/{application(match[1])}.py", text)
 
 
 def _application() -> str | None:

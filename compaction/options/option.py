@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, wraps
+from functools import wraps
 from typing import Any, Generic, ParamSpec, TypeVar, cast, get_args
 
 from compaction.errors import UsageError, wording
@@ -83,11 +83,6 @@ class Option:
     def shown(self, value: Any) -> Any:
         """A value for documents; those that may be keys are hidden."""
         return [HIDDEN] * len(value) if self.hidden else value
-
-    def check(self, value: Any) -> None:
-        """:raises UsageError: the value is none of the choices"""
-        if self.choices is not None and isinstance(value, str) and value not in self.choices:
-            raise UsageError(f"{self.flag}: {value!r} is not one of {', '.join(self.choices)}", hint="see --help")
 
 
 @dataclass(frozen=True)
@@ -197,13 +192,12 @@ class CommandOptions(Generic[Values]):
     def __init__(
         self, name: str, keywords: type[Values], *command_line: Mapping[str, Option], description: str, epilog: str
     ) -> None:
-        self.name = name
-        self._run: Callable[..., Any] | None = None
-        self.description, self.epilog = description, epilog
+        self.name, self.description, self.epilog = name, description, epilog
         self.keywords = rows_of(keywords)
         self.rows = {keyword: row for rows in (*command_line, self.keywords) for keyword, row in rows.items()}
         self._combinations = [each for each in COMBINATIONS if each.applies(name, self.rows)]
         self._hints = keywords.__annotations__
+        self._run: Callable[..., Any]
 
     def complete(self, given: Mapping[str, object]) -> Values:
         """The values of all keywords, in the form in which they are used.
@@ -212,8 +206,9 @@ class CommandOptions(Generic[Values]):
         :raises UsageError: a value is none of its choices, or options contradict each other
         """
         values = {name: row.plain(given.get(name, row.default)) for name, row in self.keywords.items()}
-        for name, row in self.keywords.items():
-            row.check(values[name])
+        for value, row in zip(values.values(), self.keywords.values(), strict=True):
+            if row.choices is not None and isinstance(value, str) and value not in row.choices:
+                raise UsageError(f"{row.flag}: {value!r} is not one of {', '.join(row.choices)}", hint="see --help")
         self.check({**given, **values})
         return cast("Values", values)
 
@@ -226,15 +221,15 @@ class CommandOptions(Generic[Values]):
 
         :param source: the source of values that are not the default
         """
-        found = {}
+        found: dict[str, dict[str, object]] = {}
         for name, row in ((name, self.rows[name]) for name in values if name in self.rows):
             value = row.shown(values[name])
             is_default = value == row.default or (not value and not row.default)
             shown = _without_passwords(value)
-            plain = isinstance(shown, (str, int, float, list, type(None)))
-            flags = [row.flag] if source == "call" else [each.flag for each in (row, *row.others)]
-            for flag in filter(None, flags):
-                found[flag] = {"value": shown if plain else str(shown), "source": "default" if is_default else source}
+            shown = shown if isinstance(shown, (str, int, float, list, type(None))) else str(shown)
+            for each in [row] if source == "call" else [row, *row.others]:
+                found[each.flag] = {"value": shown, "source": "default" if is_default else source}
+        found.pop("", None)
         return found
 
     def check(self, values: Mapping[str, object]) -> None:
@@ -254,9 +249,10 @@ class CommandOptions(Generic[Values]):
     def function(self, function: Callable[P, R]) -> Callable[P, R]:
         """Makes a function of the Python API from one that takes the values of all keywords. Its errors name keywords."""
         self._run = function
-        types = {name: get_args(hint)[0] for name, hint in self._hints.items()}
         keywords = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=row.default, annotation=_type_name(types[name]))
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=row.default, annotation=_type_name(get_args(self._hints[name])[0])
+            )
             for name, row in self.keywords.items()
         ]
         signature = inspect.signature(function)
@@ -271,8 +267,7 @@ class CommandOptions(Generic[Values]):
             token = wording.set(self.in_keywords)
             try:
                 with storage_call():
-                    result: R = self.run(arguments)
-                    return result
+                    return cast("R", self.run(arguments))
             except UsageError as error:
                 error.reword(self.in_keywords)
                 raise
@@ -284,21 +279,14 @@ class CommandOptions(Generic[Values]):
 
     def run(self, given: Mapping[str, Any]) -> Any:
         """Calls the function of the Python API with the values of a command line. Its errors name flags."""
-        if self._run is None:
-            raise TypeError(f"{self.name} has no function")
         own = {each.name: given[each.name] for each in _own(inspect.signature(self._run)) if each.name in given}
         return self._run(**own, **cast("Mapping[str, Any]", self.complete(given)))
 
-    @cached_property
-    def _keyword_of(self) -> Mapping[str, str]:
-        flags = {row.flag: keyword for keyword, row in self.rows.items()}
-        return flags | {other.flag: keyword for keyword, row in self.rows.items() for other in row.others}
-
     def in_keywords(self, text: str) -> str:
         """A message with the names of keywords in place of flags."""
-        name = self.name if self._run is None else self._run.__name__
-        text = text.replace("see --help", f"see help(compaction.{name})")
-        return re.sub(r"--[a-z][a-z-]*[a-z]", lambda match: self._keyword_of.get(match[0], match[0]), text)
+        keywords = {each.flag: name for name, row in self.rows.items() for each in (row, *row.others)}
+        text = text.replace("see --help", f"see help(compaction.{self._run.__name__})")
+        return re.sub(r"--[a-z][a-z-]*[a-z]", lambda match: keywords.get(match[0], match[0]), text)
 
 
 def _without_passwords(value: object) -> object:

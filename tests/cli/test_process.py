@@ -145,8 +145,8 @@ WAVE_LINE = "wave 2 of about 5, 1.0 GB of 4.0 GB done, 50.0 MB/s, about 1 min 0 
 
 def test_a_wave_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     progress = WaveProgress(2, 5, 10**9, 3 * 10**9, 50 * 10**6, 60.0)
-    for log_format, quiet in ((log_lines.TEXT, False), (log_lines.TEXT, True), (log_lines.JSON, False)):
-        log_lines.configure(log_format, verbose=False, quiet=quiet)
+    for as_json, quiet in ((False, False), (False, True), (True, False)):
+        log_lines.configure(as_json=as_json, verbose=False, quiet=quiet)
         begin_wave(progress)
         step("cleaning 3 logs")
         log_lines.close()
@@ -203,8 +203,8 @@ def test_a_call_as_text_after_one_as_json_in_the_same_process_writes_text(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.root, "handlers", [])
-    for log_format in ("json", "text"):
-        log_lines.configure(log_format, verbose=False)
+    for as_json in (True, False):
+        log_lines.configure(as_json=as_json, verbose=False)
     logging.getLogger("other").warning("a warning")
     assert capsys.readouterr().err == "warning: other: a warning\n"
 

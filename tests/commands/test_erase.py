@@ -22,6 +22,7 @@ from compaction.errors import UsageError
 from compaction.files.durable import DurableSteps
 from compaction.formats import keys as key_list
 from compaction.formats.keys import KeyCriteria
+from compaction.options.inputs import Inputs
 from compaction.options.keys import read_keys
 from compaction.options.table import KEY_FORMATS
 from compaction.report import LogReport
@@ -52,7 +53,7 @@ def call(log_dir: Path) -> list[str]:
 def criteria(*options: object) -> KeyCriteria:
     """The selected keys of a call."""
     given = vars(Parser(erase.OPTIONS).parse_args(["--log-dir", ".", *map(str, options)]))
-    return read_keys(erase.OPTIONS.complete(given))[0]
+    return read_keys(Inputs.of(erase.OPTIONS, erase.OPTIONS.complete(given)))[0]
 
 
 def keys_read(*options: object) -> list[bytes]:

@@ -64,7 +64,7 @@ def test_what_completion_needs_is_installed_with_the_package() -> None:
 def test_each_shell_has_a_script_that_names_every_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert completion.main([shell]) == 0
     script = capsys.readouterr().out
-    assert [command for command, _, _ in COMMANDS if command not in script] == []
+    assert [command for command in COMMANDS if command not in script] == []
 
 
 def run(cache: Path | str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -135,7 +135,7 @@ def test_where_no_log_could_be_changed_in_place(tmp_log_dir: Path, command: str)
     assert imported(command, "--log-dir", f"local-tiered+file://{tmp_log_dir}", "--allow-empty") == "2 compaction.run"
 
 
-@pytest.mark.parametrize("command", [name for name, _, _ in COMMANDS])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_for_help(command: str) -> None:
     assert imported(command, "--help") == "0"
 

@@ -333,7 +333,7 @@ def test_what_a_command_prints_fits_a_terminal(name: str, place: Path, monkeypat
     assert [line for line in lines if len(line) > COLUMNS] == []
 
 
-@pytest.mark.parametrize("command", ["", *(command.name for command in console.COMMANDS)])
+@pytest.mark.parametrize("command", ["", *console.COMMANDS])
 def test_help_fits_80_columns(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
     assert console.main([*filter(None, [command]), "--help"]) == 0
