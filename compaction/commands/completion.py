@@ -39,8 +39,7 @@ examples:
 OPTIONS = CommandOptions("completion", NoOptions, SHELL, MESSAGES, description=_DESCRIPTION, epilog=_EPILOG)
 
 
-def _all_commands() -> argparse.ArgumentParser:
-    """One parser of all commands, with the kind of each option's values."""
+def _body(arguments: argparse.Namespace) -> int:
     program = argparse.ArgumentParser(PROGRAM, description="An offline log cleaner for Kafka log directories.")
     program.add_argument("--version", action="store_true", help="print the version")
     commands = program.add_subparsers()
@@ -53,11 +52,7 @@ def _all_commands() -> argparse.ArgumentParser:
             elif metavar.startswith("F"):
                 action.complete = shtab.FILE
         commands.add_parser(command, parents=[options], add_help=False, help=purpose)
-    return program
-
-
-def _body(arguments: argparse.Namespace) -> int:
-    print(shtab.complete(_all_commands(), arguments.shell))
+    print(shtab.complete(program, arguments.shell))
     return 0
 
 

@@ -126,7 +126,8 @@ def run_on_engine(
 
     :param settings: settings of a Spark session that is started
     """
-    with chosen(inputs, settings, to_store=inputs.to_store) as engine:
+    target = inputs["output_dir"]
+    with chosen(inputs, settings, to_store=target is not None and storage_of(target).round_trips) as engine:
         return in_layout(inputs, partial(work, engine))
 
 

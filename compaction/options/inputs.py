@@ -71,10 +71,6 @@ class Inputs:
         """The same call with other values; documents have those that were given."""
         return replace(self, values={**self.values, **changes})
 
-    @property
-    def to_store(self) -> bool:
-        return self["output_dir"] is not None and storage_of(self["output_dir"]).round_trips
-
 
 def read_request(inputs: Inputs, selector: Selector | None = None) -> CompactionRequest:
     """The request of a command, from the common parameters.
