@@ -21,7 +21,7 @@ import pytest
 from pyarrow import parquet
 
 from compaction.cli import console
-from compaction.cli.help_text import PROGRAM, SUBMIT
+from compaction.cli.console import PROGRAM, SUBMIT
 from compaction.cli.parser import APPLICATIONS, Parser
 from tests.golden import unpack_sample
 from tests.large_log import replace_log, write_large_log

@@ -2,19 +2,33 @@
 
 The first argument selects a command, the others are its own. Only the selected command is imported. The applications of
 ``spark-submit``, completion and the documentation come from the table, too.
+
+Help fits the terminal: paragraphs, lists and commands are broken at its width, which is 80 columns in a pipe.
 """
 
 from __future__ import annotations
 
+import re
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
+from textwrap import wrap
 from types import ModuleType
 
 from compaction import __version__, signals
 from compaction.cli import standard_streams
-from compaction.cli.help_text import PROGRAM, filled, width
 
+#: the console command, and the launcher on clusters
+PROGRAM = "kafka-log-compaction"
+SUBMIT = "spark-submit"
+#: lines are not longer than this on a wider terminal
+_MOST_COLUMNS = 100
+#: a term and its explanation, or the number of an item
+_TERM = re.compile(r" *(?:\S+(?: \S+)*? {2,}|\d\. )(?=\S)")
+_COMMAND = re.compile(rf" *(?:{PROGRAM}|{SUBMIT}) ")
+#: an option with its values, a redirection, or what precedes the first one
+_CHUNK = re.compile(r"(?:^|(?<= )(?:--?\w|>))(?:'[^']*'|\"[^\"]*\"| (?!--?\w|>)|[^ '\"])*")
 _INTERRUPTED = 130
 
 
@@ -97,3 +111,52 @@ def _usage() -> str:
         ]
     )
     return filled(text, width())
+
+
+def width() -> int:
+    return min(shutil.get_terminal_size().columns, _MOST_COLUMNS)
+
+
+def filled(text: str, columns: int) -> str:
+    """A text in lines of at most ``columns``. Lines with one indentation are a paragraph; a term, two spaces and an explanation
+    is an item, continued by lines that are indented as the explanation; commands are broken before options."""
+    return "\n".join(line for block in _blocks(text) for line in _lines(block, columns))
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """The paragraphs, items and commands, each on one line, and empty lines between them."""
+    block, hanging = "", 0
+    for line in text.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if block.endswith("\\"):
+            block = f"{block[:-1].rstrip()} {line.strip()}"
+        elif block and line and indent == hanging and not _TERM.match(line) and not _COMMAND.match(line):
+            block += f" {line.strip()}"
+        else:
+            yield from [block] if block else []
+            block, term = line, _TERM.match(line)
+            hanging = len(term[0]) if term else indent
+            if not line:
+                yield ""
+    yield from [block] if block else []
+
+
+def _lines(block: str, columns: int) -> list[str]:
+    indent = len(block) - len(block.lstrip())
+    if _COMMAND.match(block):
+        return _command(block.strip(), indent, columns)
+    term = _TERM.match(block)
+    first = term[0] if term else " " * indent
+    lines = wrap(block[len(first) :], columns, initial_indent=first, subsequent_indent=" " * len(first),
+                 break_long_words=False, break_on_hyphens=False)  # fmt: skip
+    return lines or [""]
+
+
+def _command(call: str, indent: int, columns: int) -> list[str]:
+    lines = [" " * indent]
+    for chunk in (found.strip() for found in _CHUNK.findall(call)):
+        if lines[-1].strip() and len(lines[-1]) + len(chunk) + 3 > columns:
+            lines[-1] += " \\"
+            lines.append(" " * (indent + 4))
+        lines[-1] += (" " if lines[-1].strip() else "") + chunk
+    return lines

@@ -9,8 +9,7 @@ from typing import Any
 import shtab
 
 from compaction.cli import execution
-from compaction.cli.console import COMMANDS, load
-from compaction.cli.help_text import PROGRAM
+from compaction.cli.console import COMMANDS, PROGRAM, load
 from compaction.cli.parser import Parser
 from compaction.options.option import CommandOptions
 from compaction.options.table import MESSAGES, SHELL, NoOptions

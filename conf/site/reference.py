@@ -17,8 +17,7 @@ from types import MappingProxyType, ModuleType
 import compaction
 from compaction import metrics, report, run_report
 from compaction.certifier import certificate
-from compaction.cli.console import COMMANDS, load
-from compaction.cli.help_text import PROGRAM
+from compaction.cli.console import COMMANDS, PROGRAM, load
 from compaction.cli.parser import Parser
 from compaction.commands.runs import provenance
 from compaction.config import entries
