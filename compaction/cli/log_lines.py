@@ -22,7 +22,7 @@ from compaction.cli import standard_streams
 from compaction.printable import printable, printable_json, printable_lines
 from compaction.screen.amounts import elapsed
 from compaction.screen.progress import Progress, StatusLine
-from compaction.screen.steps import FOREIGN, STEPS, WAVE, WaveProgress
+from compaction.screen.steps import FOREIGN, STEPS, WaveProgress
 
 #: logs the errors of a command and of single logs, and progress
 JOB = logging.getLogger("kafka_log_compaction")
@@ -44,9 +44,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        progress = getattr(record, WAVE, None)
-        if isinstance(progress, WaveProgress):
-            fields[WAVE] = asdict(progress)
+        if isinstance(record.msg, WaveProgress):
+            fields["wave"] = asdict(record.msg)
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
         return printable_json(json.dumps(fields, ensure_ascii=False))
@@ -106,14 +105,14 @@ class _Steps(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = printable(record.getMessage())
         if self._errors.status is not None:
-            if hasattr(record, WAVE):
+            if isinstance(record.msg, WaveProgress):
                 self._errors.status.prefix = f"{text}: "
             else:
                 self._errors.status.step(text)
             return
         self.end()
-        if hasattr(record, WAVE):
-            JOB.info(text, extra={WAVE: getattr(record, WAVE)})
+        if isinstance(record.msg, WaveProgress):
+            JOB.info(record.msg)
             return
         self._timer = threading.Timer(LONG_STEP_S, JOB.info, [f"{text} ..."])
         self._timer.daemon = True

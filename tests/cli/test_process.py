@@ -21,7 +21,7 @@ from compaction import signals
 from compaction.cli import execution, log_lines
 from compaction.commands import compact
 from compaction.run import waves
-from compaction.screen.steps import WaveProgress, begin_wave, step
+from compaction.screen.steps import WaveProgress, step
 from tests.dumping.segments import write_segment
 from tests.golden import unpack_sample
 from tests.kafka.jars import spark_home
@@ -140,7 +140,7 @@ def test_a_wave_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     progress = WaveProgress(2, 5, 10**9, 3 * 10**9, 50 * 10**6, 60.0)
     for as_json, quiet in ((False, False), (False, True), (True, False)):
         log_lines.configure(as_json=as_json, verbose=False, quiet=quiet)
-        begin_wave(progress)
+        step(progress)
         step("cleaning 3 logs")
         log_lines.close()
     text, document = capsys.readouterr().err.splitlines()
