@@ -190,10 +190,16 @@ def use_spool(directory: str) -> None:
         remove_unused(path.parent)
         for _ in range(_ATTEMPTS):
             path.mkdir(mode=0o700, exist_ok=True)
-            descriptor = _locked(path)
-            if descriptor is not None:
-                _used[directory] = descriptor
-                return
+            # another process may have removed it since
+            with suppress(FileNotFoundError):
+                descriptor = _opened(path)
+                # a file system without locks has none to remove it, either
+                with suppress(OSError):
+                    fcntl.flock(descriptor, fcntl.LOCK_SH)
+                if _is_at(path, descriptor):
+                    _used[directory] = descriptor
+                    return
+                os.close(descriptor)
         raise StorageError("temporary directory is removed repeatedly", path=directory, hint="find out what removes it")
 
 
@@ -222,21 +228,6 @@ def _remove_unused(path: Path) -> None:
             shutil.rmtree(path)
     finally:
         os.close(descriptor)
-
-
-def _locked(path: Path) -> int | None:
-    """A descriptor of the directory with a shared lock; ``None`` if the directory has just been removed."""
-    try:
-        descriptor = _opened(path)
-    except FileNotFoundError:
-        return None
-    # a file system without locks has none to remove it, either
-    with suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-    if _is_at(path, descriptor):
-        return descriptor
-    os.close(descriptor)
-    return None
 
 
 def _opened(path: Path) -> int:

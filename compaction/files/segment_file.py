@@ -293,10 +293,8 @@ class SegmentScan:
 
 def _field(data: Bytes, positions: NDArray[np.int64], offset: int, width: int) -> NDArray[np.int64]:
     """Big-endian unsigned integers of ``width`` bytes at ``positions + offset``, as int64 (wrapping)."""
-    value = np.zeros(len(positions), np.int64)
-    for byte in range(width):
-        value = (value << 8) | data[positions + offset + byte].astype(np.int64)
-    return value
+    fields = np.lib.stride_tricks.sliding_window_view(data, width)[positions + offset]
+    return fields.view(f">u{width}")[:, 0].astype(np.int64)
 
 
 def epoch_ranges(rows: Rows) -> list[EpochRange]:
