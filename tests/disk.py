@@ -532,14 +532,8 @@ class WatchedOutput(Output):
         data = b"".join(chunks)
         self._fs.do("append", self._path, lambda: self._inner.write([data]))
 
-    def start_writeback(self) -> None:
-        self._inner.start_writeback()
-
     def close(self, *, sync: bool, mtime_ns: int | None = None) -> None:
         self._fs.do("close", self._path, lambda: self._inner.close(sync=sync, mtime_ns=mtime_ns))
-
-    def abandon(self) -> None:
-        self._inner.abandon()
 
     def remove(self) -> None:
         """As of real files: a file that cannot be removed stays, without an error."""

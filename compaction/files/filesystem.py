@@ -109,16 +109,8 @@ class Output(Protocol):
     def write(self, chunks: Sequence[Chunk]) -> None:
         """Append the chunks."""
 
-    def start_writeback(self) -> None:
-        """Start writing to the disk so that ``close`` takes less time; no writes may follow. No operation by default."""
-        return
-
     def close(self, *, sync: bool, mtime_ns: int | None = None) -> None:
         """Close the file; with ``sync``, its bytes are durable on return."""
-
-    def abandon(self) -> None:
-        """Close the file if it is open; no operation by default."""
-        return
 
     def remove(self) -> None:
         """Close the file if it is open, and remove it."""

@@ -402,10 +402,6 @@ class LocalOutput:
         with self._errors():
             os.fchmod(self._fd, _DEFAULT_MODE)
 
-    def start_writeback(self) -> None:
-        with self._errors():
-            self._finish()
-
     def close(self, *, sync: bool, mtime_ns: int | None = None) -> None:
         try:
             with self._errors():
@@ -415,9 +411,9 @@ class LocalOutput:
                 if sync:
                     flush(self._fd)
         finally:
-            self.abandon()
+            self._end()
 
-    def abandon(self) -> None:
+    def _end(self) -> None:
         if self._thread is not None:
             self._thread.shutdown()
         while self._buffers:
@@ -427,7 +423,7 @@ class LocalOutput:
             self._fd = -1
 
     def remove(self) -> None:
-        self.abandon()
+        self._end()
         with suppress(OSError), opened_directory(self.path) as directory:
             os.unlink(name_in(directory, self.path), dir_fd=directory)  # noqa: PTH108
 

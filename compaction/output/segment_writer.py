@@ -316,11 +316,8 @@ class PartWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for file in (self._batches.output, self._rows.output):
-            if error is None:
-                file.abandon()
-            else:
-                file.remove()
+        for file in (self._batches, self._rows) if error is not None else ():
+            file.output.remove()
 
     def append(self, chunks: Sequence[Chunk], out_rows: NDArray[np.void]) -> None:
         self._batches.write(chunks)
@@ -425,11 +422,8 @@ class SegmentWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._read_back.abandon()
-        for file in self._files.values():
-            if error is None:
-                file.output.abandon()
-            else:
-                file.output.remove()
+        for file in self._files.values() if error is not None else ():
+            file.output.remove()
 
     def append(self, chunks: Sequence[Chunk], out_rows: NDArray[np.void]) -> None:
         self._log.write(chunks)
@@ -462,8 +456,6 @@ class SegmentWriter:
         for kind, data in self._indexes.files(aborted_txns):
             self._files[kind] = HashedOutput(self._fs, self._path(kind), self._like)
             self._files[kind].write([data])
-        for file in self._files.values():
-            file.output.start_writeback()
         for file in self._files.values():
             file.output.close(sync=False, mtime_ns=mtime_ms * 1_000_000)
         yield content_of(*map(self._path, self._files))

@@ -30,7 +30,7 @@ from compaction.files.contents import (
     verify_file,
     view,
 )
-from compaction.files.durable import DurableSteps, content_of, names_in, run_alone, run_in_step
+from compaction.files.durable import DurableSteps, content_of, names_in, run_in_step
 from compaction.files.filesystem import FileRange
 from compaction.files.local import LocalFileSystem
 from compaction.files.segment_file import SegmentReader, SegmentScan
@@ -376,11 +376,6 @@ def test_an_error_that_a_work_does_not_handle_makes_the_others_clean_up() -> Non
     with pytest.raises(StorageError, match="no such directory"):
         run_in_step(FaultyFileSystem(), (), [cleaning_up(), (step for step in [names_in("/missing")]), cleaning_up()])
     assert ended == [True, True]
-
-
-def test_an_error_that_a_work_does_not_handle_is_raised() -> None:
-    with pytest.raises(StorageError, match="no such directory"):
-        run_alone(FaultyFileSystem(), (step for step in [names_in("/missing")]))
 
 
 def waiting(path: Path) -> DurableSteps[str | None]:

@@ -103,7 +103,6 @@ def test_an_output_appears_when_it_is_closed(bucket: Path) -> None:
     output = MixedFileSystem().create(f"{PLACE}/new", "/like/nothing")
     output.write([b"ab", memoryview(b"cd")])
     output.close(sync=True, mtime_ns=0)
-    output.abandon()
     assert (bucket / "new").read_bytes() == b"abcd"
     failed = ObjectOutput(f"{PLACE}/failed")
     failed.write([b"ab"])
