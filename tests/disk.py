@@ -140,13 +140,13 @@ class FaultyFileSystem(DiskFileSystem):
 
     def stat(self, path: str) -> FileStat | None:
         if normal(path) in self._directories:
-            return FileStat(0, 0, 0o755, os.geteuid(), os.getegid(), 0, is_dir=True, is_file=False)
+            return FileStat(0, 0, 0o755, os.geteuid(), 0, is_dir=True, is_file=False)
         directory = self._directories.get(parent(path))
         inode = None if directory is None else directory.names.get(base_name(path))
         if inode is None:
             return None
         return FileStat(
-            len(inode.data), inode.mtime_ns, inode.mode, 0, 0, inode.number, is_dir=False, is_file=True, device=_DEVICE,
+            len(inode.data), inode.mtime_ns, inode.mode, 0, inode.number, is_dir=False, is_file=True, device=_DEVICE,
             ctime_ns=inode.ctime_ns,
         )  # fmt: skip
 

@@ -43,7 +43,6 @@ class FileStat(NamedTuple):
     mtime_ns: int
     mode: int
     uid: int
-    gid: int
     inode: int
     is_dir: bool
     is_file: bool

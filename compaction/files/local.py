@@ -307,7 +307,6 @@ def _stat_of(result: os.stat_result) -> FileStat:
         result.st_mtime_ns,
         result.st_mode & ~_KIND_BITS,
         result.st_uid,
-        result.st_gid,
         result.st_ino,
         kind == stat_bits.S_IFDIR,
         kind == stat_bits.S_IFREG,

@@ -206,7 +206,7 @@ def _stat_of(info: Any) -> FileStat:
 
 def object_stat(size: int, mtime_ns: int, *, is_dir: bool) -> FileStat:
     """Attributes of an object or directory: readable by everybody, owned by the current user."""
-    return FileStat(size, mtime_ns, 0o755 if is_dir else 0o644, os.geteuid(), os.getegid(), 0, is_dir, not is_dir)
+    return FileStat(size, mtime_ns, 0o755 if is_dir else 0o644, os.geteuid(), 0, is_dir, not is_dir)
 
 
 def list_directory(path: str, *, recursive: bool = False) -> dict[str, FileStat]:

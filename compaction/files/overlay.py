@@ -130,7 +130,7 @@ class OverlayFileSystem(FileSystem):
         return None if isinstance(content, bytes) else content
 
     def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
-        stat = (None if like is None else self.stat(like)) or FileStat(0, 0, 0o644, 0, 0, 0, is_dir=False, is_file=True)
+        stat = (None if like is None else self.stat(like)) or FileStat(0, 0, 0o644, 0, 0, is_dir=False, is_file=True)
         stat = _of_new_file(stat, len(data), mtime_ns or stat.mtime_ns)
         self._set(path, _Node(stat, data), Written(path, data, like, mtime_ns))
 
@@ -158,7 +158,7 @@ class OverlayFileSystem(FileSystem):
 
     def mkdir(self, path: str, like: str | None = None, *, private: bool = False) -> None:
         if self.stat(path) is None:
-            self._set(path, _Node(FileStat(0, 0, 0o755, 0, 0, 0, is_dir=True, is_file=False), b""))
+            self._set(path, _Node(FileStat(0, 0, 0o755, 0, 0, is_dir=True, is_file=False), b""))
 
     def remove_tree(self, path: str) -> None:
         self._set(path, None)

@@ -46,7 +46,7 @@ STAGED, RETIRED = ".partial", ".replaced"
 _HIDDEN = re.compile(rf"[0-9a-f]{{32}}({re.escape(STAGED)}|{re.escape(RETIRED)})")
 _THREADS = 8
 #: attributes of a link to nothing
-_NOTHING = FileStat(0, 0, 0, 0, 0, 0, is_dir=False, is_file=False)
+_NOTHING = FileStat(0, 0, 0, 0, 0, is_dir=False, is_file=False)
 #: a name in the recorded request of an output that is not certified
 _CERTIFICATE = "certificate"
 
