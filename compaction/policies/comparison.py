@@ -375,6 +375,10 @@ class Explanation(Result):
     as_of_ms: int
     origin: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def exit_code(self) -> int:
+        return int(any(log.error is not None for log in self.logs))
+
     def to_json(self) -> str:
         """The JSON document: for each policy ``status``, ``reason`` and ``why``."""
         logs = []

@@ -13,7 +13,7 @@ import pytest
 
 from compaction.config.resolver import TopicConfig
 from compaction.errors import UnsupportedLogError
-from compaction.kernels.slot_table import ENDS, SlotTable
+from compaction.kernels.slot_table import ENDS, WORDS, SlotTable
 from compaction.names import TopicPartition
 from compaction.policies import arrivals as module
 from compaction.policies.arrivals import (
@@ -80,7 +80,7 @@ class _Small(SlotTable):
     """Holds few keys."""
 
     def __init__(self, layout: object, *args: object) -> None:
-        super().__init__(ENDS, 5 * 8 * ENDS.words, 0.9, 4)
+        super().__init__(ENDS, 5 * 8 * WORDS[ENDS], 0.9, 4)
 
     @classmethod
     def of_keys(cls, layout: object, keys: int) -> SlotTable:
