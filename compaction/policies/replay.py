@@ -140,8 +140,11 @@ class Replay:
         config, segments = self._config, self._segments
         # Kafka: ``LogConfig.maxSegmentMs``
         longest_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.cleanup_compact else config.segment_ms
-        active = segments.pop() if segments else None
-        base, size, began_ms, written_ms = _fields(active)
+        base, size, began_ms, written_ms = -1, 0, _LONG_MAX, -1
+        if segments:
+            active = segments.pop()
+            base, size = active.base_offset, active.size_bytes
+            began_ms, written_ms = active.first_batch_timestamp_ms, active.mtime_ms
         created_ms, largest_ms = self._created_ms, self._active_largest_ms
         for part in range(self._arrived, end):
             more, latest_ms, now_ms = self._sizes[part], self._largest_ms[part], self._times[part]
@@ -234,13 +237,6 @@ class Replay:
         covered = self._first_dirty or 0
         ages = self._parts.ages(self._start, self._arrived, covered, now_ms)
         self._oldest = max(self._oldest[0], ages[0]), max(self._oldest[1], ages[1])
-
-
-def _fields(segment: Segment | None) -> tuple[int, int, int, int]:
-    """Base, size, first timestamp, and when it was written last; a base of -1 for none."""
-    if segment is None:
-        return -1, 0, _LONG_MAX, -1
-    return segment.base_offset, segment.size_bytes, segment.first_batch_timestamp_ms, segment.mtime_ns // _NS
 
 
 def _segment(base: int, size: int, first_ms: int, largest_ms: int, written_ms: int, end: int) -> Segment:
