@@ -225,16 +225,11 @@ class _KeyErasure(Command):
         plan, view = log.compaction, log.compaction.view
         log.txn_index = tuple(group.segments[0].aborted_txns for group in plan.groups)
         log.context = CleanContext(
-            first_dirty_offset=view.log_end_offset,
-            latest_offset=view.log_end_offset - 1,
-            delete_retention_ms=0,
-            legacy_delete_horizon_ms=_NO_HORIZON_MS,
-            index_interval_bytes=plan.config.index_interval_bytes,
+            first_dirty_offset=view.log_end_offset, latest_offset=view.log_end_offset - 1, delete_retention_ms=0,
+            legacy_delete_horizon_ms=_NO_HORIZON_MS, index_interval_bytes=plan.config.index_interval_bytes,
             rules=ErasureRules.of(plan, tombstones=self._erasure.tombstones),
-            directory=log.directory,
-            bytes_per_second=cleaner.task_rate,
-            files=cleaner.limits.files,
-        )
+            directory=log.directory, bytes_per_second=cleaner.task_rate, files=cleaner.limits.files,
+        )  # fmt: skip
 
     def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool) -> CleanedParts[PartResult]:
         matched = [(part, [packed for slice_ in part.slices for packed in self._matches.get(slice_.id, ())]) for part in parts]
@@ -438,16 +433,10 @@ def plan_erasure(view: LogView, config: TopicConfig, rules: KafkaRules, *, inclu
         # the batch before the active segment may end below its base
         end_offset = max((segment.next_offset for segment in view.segments[:-1]), default=view.segments[-1].base_offset)
     return LogPlan(
-        view=view,
-        config=config,
-        verdict=Verdict.CLEAN,
-        reason="",
-        first_dirty_offset=view.segments[0].base_offset if view.segments else 0,
-        first_uncleanable_offset=end_offset,
+        view=view, config=config, verdict=Verdict.CLEAN, reason="", rules=rules, compacts=False,
+        first_dirty_offset=view.segments[0].base_offset if view.segments else 0, first_uncleanable_offset=end_offset,
         groups=tuple(Group((segment,)) for segment in examined),
-        rules=rules,
-        compacts=False,
-    )
+    )  # fmt: skip
 
 
 def narrowed(plan: LogPlan, bases: frozenset[int], reason: str) -> LogPlan:

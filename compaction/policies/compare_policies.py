@@ -292,18 +292,11 @@ def _outcome(case: PolicyCase, result: CaseResult | None, counts: LogCounts, tot
         rounds = result.rounds
         if result.refusal is not None:
             status, report = OutcomeStatus.REFUSED, case.failed(result.refusal)
+    after = _log_totals(after_bytes, after_segments, total - dropped)
     return Outcome(
-        case.policy,
-        status,
-        report.reason,
-        report,
-        after=_log_totals(after_bytes, after_segments, total - dropped),
-        expired=expired,
-        gone=_distribution(dropped),
-        expired_by_age=expired_by_age,
-        broker_rounds=rounds,
-        why=case.why,
-    )
+        case.policy, status, report.reason, report, after=after, expired=expired, gone=_distribution(dropped),
+        expired_by_age=expired_by_age, broker_rounds=rounds, why=case.why,
+    )  # fmt: skip
 
 
 def _expired(case: PolicyCase, counts: LogCounts) -> tuple[LogTotals, Tally]:
