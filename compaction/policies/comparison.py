@@ -302,14 +302,9 @@ class Comparison(PageResult):
         pairs = [(log, log.outcomes[number]) for log in self.logs if log.error is None]
         statuses = {status.value: sum(outcome.status is status for _, outcome in pairs) for status in OutcomeStatus}
         changed = [outcome for _, outcome in pairs if outcome.changes]
-        return PolicyTotals(
-            policy,
-            _sum(log.before for log, _ in pairs),
-            _sum(log.remaining(number) for log, _ in pairs),
-            _sum(outcome.expired for outcome in changed),
-            sum((outcome.gone for outcome in changed), Distribution()),
-            statuses,
-        )
+        before, after = _sum(log.before for log, _ in pairs), _sum(log.remaining(number) for log, _ in pairs)
+        gone = sum((outcome.gone for outcome in changed), Distribution())
+        return PolicyTotals(policy, before, after, _sum(outcome.expired for outcome in changed), gone, statuses)
 
     def to_dict(self) -> dict[str, Any]:
         return {
