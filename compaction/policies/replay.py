@@ -82,7 +82,6 @@ class Replay:
         self._waiting: list[tuple[int, int]] = []
         #: the cleaner looks again if a segment was rolled, or at a time
         self._rolled, self._look_ms = False, _LONG_MAX
-        self._samples: list[Sample] = []
         self._events: list[Event] = []
         #: how long a superseded record has remained at most, ms, and one that a tombstone superseded
         self._oldest = 0, 0
@@ -94,15 +93,12 @@ class Replay:
         :param ends: those of them at which a period ends
         :param policy: the name of the effect
         """
-        times, is_end = self._times, set(ends.tolist())
+        samples, is_end = list[Sample](), set(ends.tolist())
         least = peak = area = cleaned = superseded = 0
         measured: tuple[int, int, int] | None = None
-        before_ms: int | None = None
-        since_ms = 0
+        before_ms = since_ms = int(checks[0]) if checks.size else 0
         for now_ms in checks.tolist():
-            if before_ms is None:
-                before_ms = since_ms = now_ms
-            self._append(bisect_right(times, now_ms))
+            self._append(bisect_right(self._times, now_ms))
             area += self._size * (now_ms - before_ms)
             self._waiting = [(until_ms, size) for until_ms, size in self._waiting if until_ms > now_ms]
             peak = max(peak, self._on_disk(self._size + sum(size for _, size in self._waiting)))
@@ -116,16 +112,15 @@ class Replay:
                 state = self._start, self._arrived, self._first_dirty or 0
                 if state != measured:
                     superseded, measured = self._parts.superseded_bytes(*state), state
-                self._samples.append(
-                    Sample(now_ms, self._size, least, mean, peak, cleaned, superseded, len(self._segments), self._arrived_bytes)
-                )
+                amounts = self._size, least, mean, peak, cleaned, superseded, len(self._segments), self._arrived_bytes
+                samples.append(Sample(now_ms, *amounts))
                 least, peak = self._size, self._on_disk(self._size)
                 area = cleaned = 0
                 since_ms = now_ms
         if checks.size:
             self._note_ages(int(checks[-1]))
         events = tuple(event for event in self._events if event.at_ms >= ends[0]) if ends.size else ()
-        return Effect(policy, tuple(self._samples), events, *self._oldest)
+        return Effect(policy, tuple(samples), events, *self._oldest)
 
     def _on_disk(self, log_bytes: int) -> int:
         """Bytes of ``.log`` files with their offset and time indexes, which have about an entry for each interval."""
