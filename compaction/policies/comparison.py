@@ -518,7 +518,7 @@ def _totals(comparison: Comparison, style: Style) -> list[Line]:
 
 
 def comparison_metrics(comparison: Comparison) -> str:
-    """The figures as OpenMetrics text; see ``compaction.metrics`` for the rules and labels.
+    """A comparison's figures as OpenMetrics text; see ``compaction.metrics`` for the rules and labels.
 
     | metric | meaning |
     | --- | --- |
