@@ -323,13 +323,11 @@ class Parts:
         """Stored bytes of a remaining byte of records: less of a batch compresses less well."""
         density, whole, batches = self._density[of], self._columns[of, PLAIN], self._columns[of, BATCHES]
         if not len(self._density_by_size):
-            unchanged: Floats = density
-            return unchanged
+            return density
         sizes, densities = self._density_by_size.T
         before = np.interp(_ratio(whole, batches, 1), sizes, densities)
         after = np.interp(_ratio(plain, kept, 1), sizes, densities)
-        changed: Floats = np.where(plain < whole, density * after / before, density)
-        return changed
+        return np.where(plain < whole, density * after / before, density)
 
     def _last_batches(self, first: int, end: int, log_end: int, now_ms: int) -> Bools:
         """bool[end - first]: whether the part is the last data batch of a producer that is active."""
@@ -367,16 +365,14 @@ class Parts:
     def _marker_bytes(self, of: slice) -> Floats:
         horizon, each = self._marker_horizon[of], _ratio(self._columns[of, CONTROL_BYTES], self._columns[of, CONTROLS], 0)
         grown = np.where(horizon > 0, self._growth(of, horizon, each - HEADER_SIZE), 0)
-        sizes: Floats = self._markers[of] * (each + grown)
-        return sizes
+        return self._markers[of] * (each + grown)
 
     def _growth(self, of: slice, horizon: Int64s, record_bytes: Floats) -> Floats:
         """By how many bytes a record of a part grows when its timestamp counts from the batch's horizon."""
         delta = _varint_bytes(self._columns[of, LARGEST_TIMESTAMP] - horizon) - 1
         size = np.rint(record_bytes).astype(np.int64)
         body = size - np.where(size > 1 + 63, np.where(size > 2 + 8191, 3, 2), 1)
-        grown: Floats = (delta + _varint_bytes(body + delta) - _varint_bytes(body)).astype(np.float64)
-        return grown
+        return (delta + _varint_bytes(body + delta) - _varint_bytes(body)).astype(np.float64)
 
     def delete(self, first: int) -> None:
         self.sizes[:first], self._data[:first], self._markers[:first] = 0, 0, 0
