@@ -331,7 +331,7 @@ class SpooledSegment(DecodedObject):
 
 def _bounds(partition: BackupPartition) -> list[tuple[int, int]]:
     """Per segment, the offsets ``[start, end)`` of its records and of a legitimate hole after them."""
-    covered = [segment.covered or (segment.start_offset, segment.end_offset + 1) for segment in partition.segments]
+    covered = [(segment.covered_start, segment.covered_end) for segment in partition.segments]
     ends = []
     for (before, (_, end)), (after, (start, _)) in pairwise(zip(partition.segments, covered, strict=True)):
         is_hole = before.covered is None or after.covered is None or _is_absent(partition, end, start)

@@ -13,14 +13,13 @@ those of the cleaner (``DefaultRecordBatch.writeEmptyHeader``).
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import uuid
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, count, pairwise
 from threading import Lock
 
 from compaction.config.entries import LONG_MAX
@@ -32,7 +31,7 @@ from compaction.files.contents import READ_BYTES, View, view
 from compaction.files.filesystem import FileRange, FileSystem, ReadableFileSystem, join
 from compaction.files.segment_file import SegmentScan
 from compaction.formats import indexes
-from compaction.formats.checkpoints import EpochEntry
+from compaction.formats.checkpoints import EpochEntry, topic_id_text
 from compaction.formats.primitives import crc32c
 from compaction.formats.producer_snapshot import write_snapshot
 from compaction.formats.record_batch import CRC_START, HEADER, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader
@@ -161,12 +160,9 @@ class _Snapshots:
 
 def _id(*parts: object) -> str:
     """An id that depends on the parts only, in Kafka's text form. Like Kafka's ids, it never begins with ``-``."""
-    for attempt in range(1 << 10):
-        digest = hashlib.sha256("\0".join(map(str, (*parts, attempt))).encode()).digest()
-        text = base64.urlsafe_b64encode(uuid.UUID(bytes=digest[:16], version=4).bytes).decode().rstrip("=")
-        if not text.startswith("-"):
-            return text
-    raise AssertionError("unreachable")
+    hashes = (hashlib.sha256("\0".join(map(str, (*parts, attempt))).encode()) for attempt in count())
+    ids = (topic_id_text(uuid.UUID(bytes=each.digest()[:16], version=4).bytes) for each in hashes)
+    return next(text for text in ids if not text.startswith("-"))
 
 
 def empty_batch(offset: int, leader_epoch: int) -> bytes:

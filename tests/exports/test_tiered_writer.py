@@ -161,7 +161,7 @@ def of_other_chunks(size: int, chunk_bytes: int, coding: Any, sizes: list[int]) 
         (
             "zstd",
             "encoded",
-            lambda data, coding: aiven_objects.encoded(bytes([data[0] ^ 1]) + data[1:], coding),
+            with_other_byte,
             "decoded to other",
         ),
         ("zstd-encrypted", "new_data_key", lambda wrapped, path: (bytes(32), wrapped), "it cannot be decoded: chunk 0"),

@@ -135,17 +135,6 @@ def test_log_append_time_overrides_every_timestamp(rows: list[Record], append_ti
     assert batch.is_log_append_time
 
 
-def test_defaults_of_a_batch() -> None:
-    batch = parse_batch(Batch([Record(0, 5, b"k", b"v")]).encode())
-    assert batch.header._replace(crc=0) == (0, 58, 0, 2, 0, 0, 0, 5, 5, -1, -1, -1, 1)
-
-
-def test_a_delete_horizon_replaces_the_base_timestamp() -> None:
-    batch = parse_batch(Batch([Record(0, 5, b"k", None)], delete_horizon=99).encode())
-    assert batch.header.base_timestamp == 99
-    assert [row.timestamp for row in batch.records()] == [5]
-
-
 def test_the_last_offset_of_a_batch_may_exceed_that_of_its_last_record() -> None:
     batch = parse_batch(Batch([Record(4, 5, b"k", b"")], base_offset=2, last_offset=9, base_sequence=10).encode())
     assert (batch.base_offset, batch.last_offset, last_sequence(batch)) == (2, 9, 17)
@@ -303,11 +292,3 @@ class TestRecords:
         record_, end = decode_record(data, 0, self.base)
         assert end == len(data)
         assert encode_record(record_, self.base) == data
-
-
-def test_batches_are_iterated_from_a_position() -> None:
-    assert [b.position for b in iter_batches(TestDamage.good * 3, len(TestDamage.good))] == [
-        len(TestDamage.good),
-        2 * len(TestDamage.good),
-    ]
-    assert list(iter_batches(b"")) == []
