@@ -171,15 +171,10 @@ def _epochs(fields: _Fields, start_offset: int) -> tuple[EpochEntry, ...]:
 
 
 def _chunks(fields: _Fields) -> ChunkIndex:
-    index = _chunk_index(fields)
-    if min(index.size, index.chunk_bytes) > MAX_CHUNK_BYTES:
-        problem = f"has chunks of {index.chunk_bytes} bytes, at most {MAX_CHUNK_BYTES} are supported"
-        raise UnsupportedLogError(problem, path=fields.path, hint="upload the segments with a smaller chunk.size")
-    return index
-
-
-def _chunk_index(fields: _Fields) -> ChunkIndex:
     size, chunk_bytes = fields.number("originalFileSize", _INT_MAX), fields.number("originalChunkSize", _INT_MAX, least=1)
+    if min(size, chunk_bytes) > MAX_CHUNK_BYTES:
+        problem = f"has chunks of {chunk_bytes} bytes, at most {MAX_CHUNK_BYTES} are supported"
+        raise UnsupportedLogError(problem, path=fields.path, hint="upload the segments with a smaller chunk.size")
     kind = fields.get("type", str)
     if kind == "fixed":
         full_chunk = fields.number("transformedChunkSize", _INT_MAX)

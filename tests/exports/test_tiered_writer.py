@@ -38,11 +38,8 @@ from tests.exports.exports import (
     TOPIC_ID,
     aiven,
     local_tiered,
-    no_exports_known,
-    objects,
     offsets_in,
     require_cryptography,
-    source,
     upload,
 )
 from tests.exports.test_aiven import read_all
@@ -50,8 +47,6 @@ from tests.exports.test_local_tiered import offsets, read_log_files
 from tests.kafka.encode import Batch, Record
 from tests.log.logs import build, data_batch, put_snapshot, txn_batch
 from tests.object_store.fixtures import files
-
-__all__ = ["no_exports_known", "objects", "source"]
 
 NOW_MS = 1_800_000_000_000
 
