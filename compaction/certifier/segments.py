@@ -320,7 +320,6 @@ class WalkedLog:
         return [epoch for walk in self.before for epoch in walk.epochs]
 
     def certificate(self) -> LogCertificate:
-        """The certificate, after all checks."""
         name, counts = self.pair.topic_partition, self.counts
         if self.error is not None:
             return LogCertificate.failed(name, self.error)
@@ -386,7 +385,6 @@ def _check_checkpoint(log: WalkedLog) -> None:
 
 
 def entry_text(offset: int | None) -> str:
-    """An entry of a checkpoint in words."""
     return "no entry" if offset is None else f"offset {offset}"
 
 

@@ -236,7 +236,7 @@ def passes(data: bytes) -> None:
         path = directory / segment_file(0, LOG)
         path.write_bytes(data)
         part = Slice(0, 0, str(path), 0, MAX_OFFSET, 0, len(data), 1)
-        _named(scan_transactions(part, LocalFileSystem()).error)
+        _named(scan_transactions([part], LocalFileSystem())[0].error)
         shards: dict[int, list[Any]] = {}
         for place, value in scan_slices([part], {0: MapContext(_FIRST_DIRTY, 3)}, MapSettings(1 << 16, 0.9, HashSecret(1, 2))):
             if place is None:
