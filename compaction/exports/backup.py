@@ -267,8 +267,6 @@ _LOCAL = LocalFileSystem()
 
 
 class BackupReader:
-    """A set."""
-
     def __init__(self, place: Place) -> None:
         self._files, self._root, self._place = place.files, place.root, place.path
         self._spool = SegmentSpool(options_of(place.root)[SPOOL])
@@ -312,8 +310,6 @@ class BackupReader:
 
 
 class SpooledSegment(DecodedObject):
-    """A converted segment."""
-
     def __init__(self, path: str, mtime_ns: int) -> None:
         self._path, self.mtime_ns = path, mtime_ns
         status = _LOCAL.stat(path)

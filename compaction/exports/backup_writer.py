@@ -142,8 +142,6 @@ def _check_ends(ends: Mapping[TopicPartition, ReadEnd], *, committed_only: bool)
 
 
 class _LogWriter:
-    """Writes the segments of one log."""
-
     def __init__(self, export: NewExport, log: TopicPartition, target: BackupTarget) -> None:
         self._export, self._log, self._target = export, log, target
         #: of the segment being filled

@@ -287,7 +287,6 @@ def _piece_files(files: ReadableFileSystem, piece: Piece) -> Iterator[tuple[str,
 
 
 def _cut(files: ReadableFileSystem, piece: Piece) -> LogFile:
-    """The batches of a piece."""
     file = piece.segment.files[LOG]
     start, end = map(_batches_of(files, piece.segment).position_of, (piece.start_offset, piece.end_offset))
     if isinstance(file.content, FileRange):
@@ -353,7 +352,6 @@ class _Export:
         return [log for log in local if log.topic in topics]
 
     def checkpoints(self) -> dict[str, LogFile]:
-        """The checkpoints of the local tail."""
         checkpoint_files: dict[str, LogFile] = {}
         for name in _CHECKPOINTS if self._tail is not None else ():
             path = join(str(self._tail), name)
@@ -363,7 +361,6 @@ class _Export:
         return checkpoint_files
 
     def log_in(self, parts: Sequence[str]) -> TopicPartition | None:
-        """The log that a path is of, or is a file of."""
         log = parse_partition_dir(parts[0]) if parts else None
         return log if log is not None and log in self.logs else None
 

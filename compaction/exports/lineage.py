@@ -34,7 +34,6 @@ class Piece(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Whether it is the whole segment."""
         return (self.start_offset, self.end_offset) == (self.segment.start_offset, self.segment.end_offset)
 
 

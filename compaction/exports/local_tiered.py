@@ -32,8 +32,6 @@ _HINT = "restore it from another copy"
 
 
 class LocalTieredReader:
-    """An export."""
-
     def __init__(self, place: Place) -> None:
         self._at, self._files = place, place.files
 

@@ -70,7 +70,6 @@ class Upload:
 
     @property
     def segment_id(self) -> str:
-        """22 characters of base64."""
         return self.name.partition("-")[2]
 
 
@@ -135,7 +134,6 @@ class _Snapshots:
         self._lock = Lock()
 
     def at_end_of(self, segment: StoredSegment) -> Callable[[], bytes]:
-        """Reads the snapshot after a segment."""
         stored = segment.files.get(SNAPSHOT)
         if stored is not None:
             return partial(read_file, self._files, stored)
@@ -166,7 +164,6 @@ def _id(*parts: object) -> str:
 
 
 def empty_batch(offset: int, leader_epoch: int) -> bytes:
-    """A batch of one offset without a record or a producer."""
     header = BatchHeader(offset, HEADER.size - LOG_OVERHEAD_BYTES, leader_epoch, MAGIC, 0, 0, 0, -1, -1, -1, -1, -1, 0)
     data = bytearray(HEADER.pack(header))
     HEADER.put(data, "crc", crc32c(memoryview(data)[CRC_START:]))
@@ -216,8 +213,6 @@ class SegmentContent:
 
 
 class CopiedLog:
-    """The directory of a log in the copy."""
-
     def __init__(self, files: ReadableFileSystem, path: str, name: TopicPartition) -> None:
         self._files, self._path, self.name = files, path, name
         bases = segment_bases(files, path)
@@ -270,7 +265,6 @@ class CopiedLog:
         return Batches(path, view(self._files, path)[:end], base, self._read(base, INDEX))
 
     def _part(self, base: int, start: int, end: int) -> FileRange:
-        """The batches of a segment with these offsets."""
         batches = self._batches(base)
         first, after = map(batches.position_of, (start, end))
         return FileRange(batches.path, first, after - first)
@@ -287,7 +281,6 @@ class CopiedLog:
 
 
 def rebuilt_indexes(content: SegmentContent, upload: Upload) -> dict[str, bytes]:
-    """The offset index and the time index."""
     builder = IndexBuilder(upload.start_offset, INDEX_INTERVAL_BYTES)
     data = View(upload.name, content.read, content.size)
     for rows in SegmentScan(data):

@@ -243,8 +243,6 @@ _LZ4_RATIO = 255
 
 
 class Compression(IntEnum):
-    """The compression of a segment."""
-
     NONE = 0
     ZSTD = 1
     LZ4 = 2

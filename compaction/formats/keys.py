@@ -165,7 +165,6 @@ def fingerprint(secret: bytes) -> str:
 
 
 def salted_digest(salt: bytes, key: bytes) -> bytes:
-    """SHA-256."""
     return hashlib.sha256(salt + key).digest()
 
 
@@ -217,7 +216,6 @@ class KeyPlaces(NamedTuple):
         return self._replace(files=self.files[selected], lines=self.lines[selected])
 
     def by_file(self) -> list[tuple[str, list[int]]]:
-        """The lines in each file that has some."""
         lines_by_file = ((path, self.lines[self.files == number].tolist()) for number, path in enumerate(self.paths))
         return [(path, lines) for path, lines in lines_by_file if lines]
 
@@ -237,7 +235,6 @@ def decode(lines: Iterable[tuple[int, bytes]], kind: str) -> pa.Array:
 
 
 def _lines(raw: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Starts and ends of all lines, without their line ends."""
     feeds = np.flatnonzero(raw == _LINE_FEED)
     starts = np.concatenate([[0], feeds + 1]).astype(np.int64)
     ends = np.concatenate([feeds, [len(raw)]]).astype(np.int64)

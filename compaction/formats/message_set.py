@@ -42,8 +42,6 @@ from compaction.formats.record_batch import (
 
 
 class EntryHeaderV1(NamedTuple):
-    """``EntryHeader`` and the timestamp of v1."""
-
     offset: Int64
     size: Int32
     crc: UInt32
@@ -104,17 +102,9 @@ class MessageEntry(StoredBatch):
     timestamp: int
 
     @property
-    def computed_crc(self) -> int:
-        return crc32(self.data[CRC_START:])
-
-    @property
     def last_offset(self) -> int:
         """The first one is known only after decoding the records."""
         return self.header.offset
-
-    @property
-    def is_log_append_time(self) -> bool:
-        return self.magic > 0 and bool(self.header.attributes & LOG_APPEND_TIME)
 
     def columns(self, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> MessageColumns:
         """The records as arrays. Decompresses at most ``limit_bytes``; positions in errors count from the payload.
@@ -238,7 +228,6 @@ def _columns(data: memoryview, starts: Longs) -> MessageColumns:
 
 
 def _gather(raw: npt.NDArray[np.uint8], positions: Longs, width: int) -> Longs:
-    """The big-endian signed integers of ``width`` bytes at ``positions``."""
     chunks = np.ascontiguousarray(raw[positions[:, None] + np.arange(width)])
     return chunks.view(f">i{width}")[:, 0].astype(np.int64)
 

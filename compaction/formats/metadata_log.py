@@ -145,7 +145,6 @@ class ClusterConfigs:
 
 
 def parse_record(value: Buffer) -> MetadataRecord:
-    """Parses the frame of a metadata record; ``FormatError`` if it is malformed."""
     frame, pos = decode_unsigned(value, 0)
     if frame != _FRAME_VERSION:
         raise FormatError(f"metadata record with frame version {frame}, {_FRAME_VERSION} expected")
