@@ -26,7 +26,7 @@ from compaction.formats.record_batch import (
     parse_batch,
     read_end_txn_marker,
 )
-from tests.formats.golden import FIRST_TWO, comparable, golden, record, unbase64
+from tests.formats.golden import FIRST_TWO, changed, comparable, golden, record, unbase64
 from tests.kafka.encode import CODECS, Batch, Producer, marker
 
 GOLDEN = [case for case in golden("batches") if case["batches"][0]["magic"] == 2]
@@ -206,8 +206,7 @@ class TestDamage:
         assert caught.value.position == len(self.good)
 
     def test_the_leader_epoch_is_not_covered(self) -> None:
-        data = bytearray(self.good)
-        bits.HEADER.put(data, "leader_epoch", 99)
+        data = changed(bits.HEADER, self.good, leader_epoch=99)
         parse_batch(data).ensure_valid()
 
     @pytest.mark.parametrize("cut", range(1, len(good)))
@@ -221,8 +220,7 @@ class TestDamage:
     @pytest.mark.parametrize("length", [-(2**31), -1, 0, 48, 2**31 - 1])
     @pytest.mark.parametrize("torn_tail", [True, False])
     def test_an_impossible_length(self, length: int, torn_tail: bool) -> None:
-        data = bytearray(self.good)
-        bits.HEADER.put(data, "length", length)
+        data = changed(bits.HEADER, self.good, length=length)
         if length > len(data) and torn_tail:
             assert list(iter_batches(data, torn_tail=True)) == []
         else:
@@ -231,23 +229,20 @@ class TestDamage:
 
     @pytest.mark.parametrize("magic", [-1, 3, 127])
     def test_an_unknown_magic(self, magic: int) -> None:
-        data = bytearray(self.good)
-        bits.HEADER.put(data, "magic", magic)
+        data = changed(bits.HEADER, self.good, magic=magic)
         with pytest.raises(FormatError, match=f"unknown magic {magic}"):
             list(iter_batches(data))
         with pytest.raises(FormatError, match=f"magic {magic}, 2 expected"):
             parse_batch(data)
 
     def test_an_unknown_codec(self) -> None:
-        data = bytearray(self.good)
-        bits.HEADER.put(data, "attributes", 6)
+        data = changed(bits.HEADER, self.good, attributes=6)
         with pytest.raises(CodecError, match="codec 6"):
             parse_batch(data).records()
 
     @pytest.mark.parametrize(("count", "message"), [(-1, "-1 records"), (1, "left after 1"), (3, "ends inside a varint")])
     def test_a_wrong_record_count_is_an_error(self, count: int, message: str) -> None:
-        data = bytearray(self.good)
-        bits.HEADER.put(data, "record_count", count)
+        data = changed(bits.HEADER, self.good, record_count=count)
         with pytest.raises(FormatError, match=message):
             list(parse_batch(data).records())
 
