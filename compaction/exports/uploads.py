@@ -17,7 +17,7 @@ import hashlib
 import uuid
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate, count, pairwise
 from threading import Lock
@@ -238,7 +238,7 @@ class CopiedLog:
         txns = b"".join(indexes.txn_entries_between(self._read(base, TXNINDEX), start, end) for base in base_offsets)
         if txns:
             built[TXNINDEX] = txns
-        return SegmentContent(self._files, content.parts, closing, built)
+        return replace(content, indexes=built)
 
     def unused_from(self) -> int | None:
         """The offset of the first batch that is in no content; ``None`` if every byte of the log is in one."""
