@@ -15,7 +15,7 @@ import base64
 import json
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from threading import Lock
@@ -361,13 +361,12 @@ class ChunkedObject(DecodedObject):
 
     def read(self, start: int = 0, length: int | None = None) -> bytes:
         end = self.index.size if length is None else min(self.index.size, start + length)
-        return b"".join(self._parts(start, end))
-
-    def _parts(self, start: int, end: int) -> Iterator[bytes]:
+        parts = []
         while start < end:
             chunk = self.index.at(start)
-            yield self._chunk(chunk)[start - chunk.start : end - chunk.start]
+            parts.append(self._chunk(chunk)[start - chunk.start : end - chunk.start])
             start = chunk.end
+        return b"".join(parts)
 
     def _chunk(self, chunk: Chunk) -> bytes:
         """A decoded chunk, kept."""

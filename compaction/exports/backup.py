@@ -227,12 +227,11 @@ class BackupReader:
         if free < plain_bytes:
             problem = f"its records take about {amount(plain_bytes)} in {self._spool}, which has {amount(free)} free"
             raise StorageError(problem, path=join(self._place, "topics", str(log)), hint=_OTHER_DIRECTORY)
-        rows = zip(objects, in_parallel(self._converted, objects), _bounds(partition), strict=True)
-        return StoredLog(tuple(self._segment(*row) for row in rows))
-
-    def _segment(self, stored: SegmentObject, converted: SpooledSegment, bounds: tuple[int, int]) -> StoredSegment:
-        content = FileRange(join(self._root, stored.entry.key), 0, converted.size())
-        return StoredSegment(stored.path, *bounds, {LOG: LogFile(converted.size(), converted.mtime_ns, content)})
+        segments = []
+        for stored, file, bounds in zip(objects, in_parallel(self._converted, objects), _bounds(partition), strict=True):
+            content = FileRange(join(self._root, stored.entry.key), 0, file.size())
+            segments.append(StoredSegment(stored.path, *bounds, {LOG: LogFile(file.size(), file.mtime_ns, content)}))
+        return StoredLog(tuple(segments))
 
     def open(self, within: str) -> SpooledSegment:
         for partition in self._manifest.partitions.values():
