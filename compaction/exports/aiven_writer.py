@@ -1,4 +1,4 @@
-"""Writes segments in the layout of Aiven's tiered storage plugin; see ``reader``.
+"""Writes segments in the layout of Aiven's tiered storage plugin; see ``aiven``.
 
 A segment that the plugin has uploaded is written in the form of the upload: with its chunk size, compression and encryption,
 and a new data key that is wrapped for the same private key. The new manifest takes over the segment's metadata. Any other
@@ -104,7 +104,7 @@ def aiven_target(options: TargetOptions) -> TieredTarget:
 
 
 def encode_sizes(sizes: Sequence[int]) -> bytes:
-    """The list of chunk sizes; ``manifest.decode_sizes`` reads it."""
+    """The list of chunk sizes; ``decode_sizes`` reads it."""
     count, last = len(sizes).to_bytes(4, "big"), b"".join(size.to_bytes(4, "big") for size in sizes[-1:])
     if len(sizes) < 2:
         return count + last

@@ -8,7 +8,7 @@ manifest does not name are ignored, as by a restore.
 The size of a segment as batches is not known before it is converted, and its compressed stream has no entry points. So each
 segment is converted once, a few megabytes at a time, into a file of the run's spool directory, which the processes of a run
 share. The bytes depend on the segment only: a process on another machine converts it again to the same file. The process that
-chose the directory removes it; if it was killed, the next run does (``storage.calls``).
+chose the directory removes it; if it was killed, the next run does (``compaction.files.calls``).
 """
 
 from __future__ import annotations

@@ -387,7 +387,7 @@ class _Export:
 
 
 class LayoutFileSystem(ReadableFileSystem):
-    """Exports by their addresses (``storage.uri``). They are assumed not to change: each is listed once.
+    """Exports by their addresses. They are assumed not to change: each is listed once.
 
     :param files: reads the places of exports
     """
