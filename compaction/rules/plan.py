@@ -57,7 +57,6 @@ from compaction.rules.log_to_clean import (
     LAST_STABLE,
     MIN_LAG,
     CleaningBound,
-    Condition,
     LogToClean,
     SkipCause,
     Verdict,
@@ -80,6 +79,7 @@ _HOLDS_BACK = {
 }
 #: deleted segments that are listed one by one
 MAX_SEGMENTS = 10
+_RATIO, _LAG = "min.cleanable.dirty.ratio", "max.compaction.lag.ms"
 _KNOWN = "cleanup policy is known"
 _FUTURE = "its newest record is in the future"
 
@@ -148,9 +148,9 @@ class LogPlan(LogToClean):
     there. If ``checkpoint_reset``, ``first_dirty_offset`` becomes the cleaner checkpoint even if nothing is cleaned. Unless
     ``compacts``, superseded records remain, as in an erasure: the cleaner checkpoint is not moved.
     ``legacy_delete_horizon_ms`` is that of exception 5 in ``compaction.rules.record_retention``. ``overflowed`` segments
-    must be split and the log planned again before it is cleaned. ``conditions`` are all conditions that were checked. ``rules``
-    are those of the Kafka version that the log is cleaned for. ``sampled_share``: the share of its records that is expected to
-    remain, by a sample of keys; ``None`` without a sample.
+    must be split and the log planned again before it is cleaned. ``rules`` are those of the Kafka version that the log is
+    cleaned for. ``sampled_share``: the share of its records that is expected to remain, by a sample of keys; ``None`` without a
+    sample.
     """
 
     view: LogView
@@ -161,7 +161,6 @@ class LogPlan(LogToClean):
     groups: tuple[Group, ...] = ()
     legacy_delete_horizon_ms: int = 0
     overflowed: tuple[Segment, ...] = ()
-    conditions: tuple[Condition, ...] = ()
     rules: KafkaRules = RULES[NEWEST]
     compacts: bool = True
     sampled_share: float | None = None
@@ -221,14 +220,13 @@ def plan_log(
     :param include_active: no broker will append to the log, so its last segment may be cleaned too
     :param rules: those of the Kafka version that the log is cleaned for
     """
-    basics = _basic_conditions(view, config)
     refusal = _refusal(view, config)
     if refusal is not None:
-        return _refused(view, config, refusal, basics)
+        return _refused(view, config, refusal)
     to_clean = log_to_clean(view, config, now_ms=now_ms, include_active=include_active)
-    conditions = _conditions(to_clean, config)
-    cause, reason = _decision(to_clean, conditions, view.log_end_offset)
+    cause, reason = _decision(to_clean, config, view.log_end_offset)
     cleaned = segments_between(view.segments, 0, to_clean.first_uncleanable_offset) if cause is None else ()
+    below_dirty = segments_between(view.segments, 0, to_clean.first_dirty_offset)
     return LogPlan(
         **vars(to_clean),
         view=view,
@@ -237,9 +235,8 @@ def plan_log(
         reason=reason + (_reset_note(view) if to_clean.checkpoint_reset else ""),
         skip_cause=cause,
         groups=group_segments(cleaned, config, to_clean.first_uncleanable_offset, rules),
-        legacy_delete_horizon_ms=_legacy_delete_horizon_ms(view, config, to_clean.first_dirty_offset),
+        legacy_delete_horizon_ms=to_long(below_dirty[-1].mtime_ms - config.delete_retention_ms) if below_dirty else 0,
         overflowed=tuple(segment for segment in cleaned if overflows(segment)),
-        conditions=basics + conditions,
         rules=rules,
     )
 
@@ -276,7 +273,7 @@ def plan_policy(
     return PolicyPlan(plan_log(remaining, config, now_ms=now_ms, include_active=include_active, rules=rules), deletion)
 
 
-def _refused(view: LogView, config: TopicConfig, refusal: tuple[SkipCause, str], basics: tuple[Condition, ...]) -> LogPlan:
+def _refused(view: LogView, config: TopicConfig, refusal: tuple[SkipCause, str]) -> LogPlan:
     """The plan of a log that is not examined further; an empty log's checkpoint is still reset if it is outside the log."""
     cause, why = refusal
     first_dirty, reset = first_dirty_offset(view) if cause is SkipCause.EMPTY else (0, False)
@@ -288,18 +285,6 @@ def _refused(view: LogView, config: TopicConfig, refusal: tuple[SkipCause, str],
         skip_cause=cause,
         first_dirty_offset=first_dirty,
         checkpoint_reset=reset,
-        conditions=basics,
-    )
-
-
-def _basic_conditions(view: LogView, config: TopicConfig) -> tuple[Condition, ...]:
-    """The conditions that do not depend on the dirty section."""
-    source = config.source("cleanup.policy")
-    shown_policy = config.cleanup_policy if config.policy_guess is None else "unknown"
-    compacts = config.cleanup_compact and config.policy_guess is None
-    return (
-        Condition("cleanup policy", shown_policy, "includes", "compact", compacts, "cleanup.policy", source),
-        Condition("bytes", view.size_bytes, ">", 0, view.size_bytes > 0),
     )
 
 
@@ -316,41 +301,30 @@ def _refusal(view: LogView, config: TopicConfig) -> tuple[SkipCause, str] | None
     return None
 
 
-def _conditions(to_clean: LogToClean, config: TopicConfig) -> tuple[Condition, Condition, Condition]:
-    ratio, bound = to_clean.cleanable_ratio, config.min_cleanable_dirty_ratio
-    return (
-        Condition("dirty bytes", to_clean.dirty_bytes, ">", 0, to_clean.dirty_bytes > 0),
-        Condition(
-            "cleanable ratio", ratio, ">", bound, ratio > bound,
-            "min.cleanable.dirty.ratio", config.source("min.cleanable.dirty.ratio"),
-        ),
-        Condition(
-            "age past max.compaction.lag.ms", to_clean.overdue_ms, ">", 0, to_clean.overdue_ms > 0,
-            "max.compaction.lag.ms", config.source("max.compaction.lag.ms"),
-        ),
-    )  # fmt: skip
-
-
-def _decision(
-    to_clean: LogToClean, conditions: tuple[Condition, Condition, Condition], log_end_offset: int
-) -> tuple[SkipCause | None, str]:
+def _decision(to_clean: LogToClean, config: TopicConfig, log_end_offset: int) -> tuple[SkipCause | None, str]:
     """Why the log is skipped (``None``: it is cleaned), and the reason as text."""
-    has_dirty, over_ratio, overdue = conditions
-    if over_ratio.holds:
-        return None, f"{_amount(to_clean)}: over {shown(over_ratio.bound)} ({over_ratio.origin})"
-    if has_dirty.holds and overdue.holds:
-        return None, f"{_amount(to_clean)}: {overdue.setting} passed {duration(to_clean.overdue_ms)} ago ({overdue.source})"
+    bound = config.min_cleanable_dirty_ratio
+    limit = f"{shown(bound)} ({_origin(config, _RATIO)})"
+    if to_clean.cleanable_ratio > bound:
+        return None, f"{_amount(to_clean)}: over {limit}"
+    if to_clean.dirty_bytes > 0 and to_clean.overdue_ms > 0:
+        return None, f"{_amount(to_clean)}: {_LAG} passed {duration(to_clean.overdue_ms)} ago ({config.source(_LAG)})"
     held = f"held back by {to_clean.bounds[0]}"
-    if not has_dirty.holds:
+    if not to_clean.dirty_bytes:
         is_clean = to_clean.first_dirty_offset >= log_end_offset
         cause = SkipCause.CLEAN if is_clean else _HOLDS_BACK[to_clean.bounds[0].name]
         remedy = "; becomes cleanable once a broker rolls it, or in an export with --include-active"
         why = f"nothing to clean from first dirty offset {to_clean.first_dirty_offset} on, {held}"
         return cause, f"{cause.value}: {why}{remedy if cause is SkipCause.ACTIVE else ''}"
-    bound = f"{shown(over_ratio.bound)} ({over_ratio.origin})"
-    remedy = ratio_remedy(to_clean.clean_bytes, to_clean.dirty_bytes, float(over_ratio.bound))
-    why = f"{_amount(to_clean)}, not over {bound}, and {overdue.setting} has not passed; {held}; {remedy}"
+    remedy = ratio_remedy(to_clean.clean_bytes, to_clean.dirty_bytes, bound)
+    why = f"{_amount(to_clean)}, not over {limit}, and {_LAG} has not passed; {held}; {remedy}"
     return SkipCause.RATIO, f"{SkipCause.RATIO.value}: {why}"
+
+
+def _origin(config: TopicConfig, setting: str) -> str:
+    """A setting and its source, without repeating the name."""
+    source = str(config.source(setting))
+    return source if setting in source else f"{setting}, {source}"
 
 
 def _amount(to_clean: LogToClean) -> str:
@@ -361,12 +335,6 @@ def _amount(to_clean: LogToClean) -> str:
 def _reset_note(view: LogView) -> str:
     log = f"[{view.log_start_offset}, {view.log_end_offset}]"
     return f"; the cleaner checkpoint {view.cleaner_checkpoint} is outside the log {log} and is reset"
-
-
-def _legacy_delete_horizon_ms(view: LogView, config: TopicConfig, first_dirty_offset: int) -> int:
-    """Exception 5 of ``compaction.rules.record_retention`` (Kafka: ``Cleaner.doClean``)."""
-    clean = segments_between(view.segments, 0, first_dirty_offset)
-    return to_long(clean[-1].mtime_ms - config.delete_retention_ms) if clean else 0
 
 
 def rewritten_bytes(plan: LogPlan) -> int:
@@ -409,8 +377,7 @@ class Answer:
 
 def explain_compaction(plan: LogPlan, now_ms: int) -> tuple[Answer, ...]:
     """The conditions under which a log is compacted, and the bounds of the cleanable range."""
-    conditions = (_condition(plan, condition, now_ms) for condition in plan.conditions)
-    return (*conditions, *_bounds(plan, now_ms))
+    return (*_conditions(plan, now_ms), *_bounds(plan, now_ms))
 
 
 def explain_deletion(plan: DeletionPlan, now_ms: int) -> tuple[Answer, ...]:
@@ -438,19 +405,27 @@ def _deleted(plan: DeletionPlan) -> tuple[Answer, ...]:
     return (*shown, Answer(f"{len(others)} more segments ({size}) are deleted by {' and '.join(causes)}", True))
 
 
-def _condition(plan: LogPlan, condition: Condition, now_ms: int) -> Answer:
-    text = str(condition).rpartition(":")[0]
-    if condition.holds:
-        return Answer(text, True)
-    if condition.name == "cleanup policy" and plan.config.policy_guess is not None:
-        return Answer(_KNOWN, False, plan.config.policy_guess)
-    if condition.name == "cleanup policy":
-        return Answer(text, False, "set cleanup.policy=compact, or compact,delete")
-    if condition.name == "cleanable ratio":
-        return Answer(text, False, ratio_remedy(plan.clean_bytes, plan.dirty_bytes, float(condition.bound)))
-    if condition.setting == "max.compaction.lag.ms":
-        return Answer(text, False, _overdue_remedy(plan, now_ms))
-    return Answer(text, False)
+def _conditions(plan: LogPlan, now_ms: int) -> Iterator[Answer]:
+    """Those that were checked: a log that is refused is not examined further, and has no bounds."""
+    config, size, dirty = plan.config, plan.view.size_bytes, plan.dirty_bytes
+    if config.policy_guess is not None:
+        yield Answer(_KNOWN, False, config.policy_guess)
+    else:
+        text = f"cleanup policy {shown(config.cleanup_policy)} includes compact ({_origin(config, 'cleanup.policy')})"
+        yield _answer(text, config.cleanup_compact, "set cleanup.policy=compact, or compact,delete")
+    yield Answer(f"bytes {size} > 0", size > 0)
+    if not plan.bounds:
+        return
+    ratio, bound = plan.cleanable_ratio, config.min_cleanable_dirty_ratio
+    yield Answer(f"dirty bytes {dirty} > 0", dirty > 0)
+    text = f"cleanable ratio {shown(ratio)} > {shown(bound)} ({_origin(config, _RATIO)})"
+    yield _answer(text, ratio > bound, ratio_remedy(plan.clean_bytes, dirty, bound))
+    text = f"age past {_LAG} {plan.overdue_ms} > 0 ({_origin(config, _LAG)})"
+    yield _answer(text, plan.overdue_ms > 0, _overdue_remedy(plan, now_ms))
+
+
+def _answer(text: str, holds: bool, remedy: str) -> Answer:
+    return Answer(text, holds, "" if holds else remedy)
 
 
 def _overdue_remedy(plan: LogPlan, now_ms: int) -> str:
