@@ -89,9 +89,7 @@ class Identity:
         """Whether this run has ended; the caller holds the directory's lock."""
         if not self.boot:
             return self.host == socket.gethostname() and not _is_alive(self.pid)
-        if self.boot != _boot():
-            return is_local(log_dir)
-        if self.namespace != _namespace():
+        if self.boot != _boot() or self.namespace != _namespace():
             # one kernel grants the lock once, so a live run would still hold it, unless each mount has locks of its own
             return is_local(log_dir)
         return _started(self.pid) != self.started
@@ -256,10 +254,8 @@ def _started(pid: int) -> str:
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
@@ -383,7 +379,8 @@ def is_mount_point(path: str) -> bool:
 
 def mount_points() -> frozenset[str]:
     """All mount points; empty if the system does not list them."""
-    return frozenset(_unescaped(line.split(" ")[4]) for line in _mounts())
+    paths = (line.split(" ")[4] for line in _mounts())
+    return frozenset(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path) for path in paths)
 
 
 def _mounts() -> list[str]:
@@ -391,7 +388,3 @@ def _mounts() -> list[str]:
         return Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return []
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
