@@ -43,7 +43,7 @@ from compaction.files.filesystem import FileStat, FileSystem, ReadableFileSystem
 from compaction.files.segment_file import SegmentFile, SegmentScan
 from compaction.files.text_files import MAX_INDEX_BYTES, read_confirmed, read_small
 from compaction.formats import indexes
-from compaction.formats.indexes import read_offset_index
+from compaction.formats.indexes import OFFSET_INDEX
 from compaction.formats.primitives import FieldTable, FormatError
 from compaction.formats.producer_snapshot import ProducerEntry, read_snapshot
 from compaction.formats.record_batch import MAGIC, NO_TIMESTAMP
@@ -66,11 +66,6 @@ RESTORE_SEGMENT = "restore this segment from a replica or a backup"
 _AGAIN = "make sure that nothing else works on this directory, check the disk, and run again"
 #: index files up to this size are read completely
 _SMALL_BYTES = 64 * 1024
-#: per kind of index: the fields of an entry, the count of valid entries, and a check that raises
-_RULES: dict[str, tuple[FieldTable[Any], Callable[[bytes], int], Callable[[bytes], None]]] = {
-    INDEX: (indexes.OFFSET_ENTRY, indexes.valid_offset_entries, indexes.check_offset_index),
-    TIMEINDEX: (indexes.TIME_ENTRY, indexes.valid_time_entries, indexes.check_time_index),
-}
 _CHANGED_HINT = "make sure that no broker and no other job works on this directory, and run again"
 
 
@@ -330,13 +325,13 @@ def _valid_entries(fs: ReadableFileSystem, log_path: str, base_offset: int, kind
     status = fs.stat(path)
     if status is None:
         return b"", f"{kind} is missing"
-    table, valid, check = _RULES[kind]
+    index = indexes.SEGMENT_INDEXES[kind]
     data = fs.read_bytes(path) if status.size <= _SMALL_BYTES else _used_part(fs, path, status.size)
     if data is None:
         return b"", f"{kind} is larger than any index"
-    used_bytes = (valid(data) if data else 0) * table.size
-    if len(data) % table.size or any(data[used_bytes:]):
-        return b"", _fault(check, data, kind)
+    used_bytes = (index.valid(data) if data else 0) * index.entry.size
+    if len(data) % index.entry.size or any(data[used_bytes:]):
+        return b"", _fault(index.check, data, kind)
     return data[:used_bytes], None
 
 
@@ -439,7 +434,7 @@ def _boundaries(
 ) -> Iterator[tuple[int, int]]:
     file = SegmentFile(fs, join(log_path, segment_file(base_offset, LOG)), size_bytes)
     try:
-        entries = read_offset_index(fs.read_bytes(f"{log_path}/{segment_file(base_offset, INDEX)}"), base_offset)
+        entries = OFFSET_INDEX.read(fs.read_bytes(f"{log_path}/{segment_file(base_offset, INDEX)}"), base_offset)
     except (StorageError, ValueError):
         return
     ranges = max(1, round(size_bytes / target_bytes))
