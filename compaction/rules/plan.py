@@ -16,15 +16,13 @@ ascending order if, with that segment,
    is exempt since Kafka 3.0 (KAFKA-12889), so that no empty segment remains every 2^31 offsets.
 
 Two kinds of logs are refused: ``__cluster_metadata``, whose records have no keys (a broker prunes it by snapshots), and logs
-whose ``cleanup.policy`` is a guess (``compaction.config.resolver``), whatever the guess: compaction removes records too.
-
-A ``PolicyPlan`` is the effect of ``cleanup.policy`` in one run: segment deletion, then compaction as planned on the remaining
-log. A guessed policy removes nothing, in either half.
+whose ``cleanup.policy`` is a guess (``compaction.config.resolver``), whatever the guess: compaction removes records too. A
+``PolicyPlan`` is segment deletion, then compaction as planned on the remaining log.
 
 Mirrors ``LogCleanerManager.grabFilthiestCompactedLog``, ``Cleaner.doClean``, ``groupSegmentsBySize`` and
 ``lastOffsetForFirstSegment``. Differences: a broker's offset map may fill up and end the round early; this round always reaches
 the first uncleanable offset. A broker's cleaner thread compacts first and then deletes (``LogCleaner.cleanFilthiestLog``),
-again and again; a single run deletes first, so that nothing is rewritten only to be deleted.
+again and again; a run deletes first, so that nothing is rewritten only to be deleted.
 
 The bytes that cleaning frees are estimated before records are read. The clean section shows which share of its bytes earlier
 rounds have retained. The dirty section is assumed to retain as much:
@@ -37,8 +35,6 @@ rounds have retained. The dirty section is assumed to retain as much:
 Without a clean section the retained share is that of a sample of its keys, if there is one (``run.compact``). Else nothing
 is known, and it is 0: such a log is the first, as by its dirty ratio. The estimate decides the order of logs and which are
 deferred, never which records are retained.
-
-A plan is explained by every condition with its value, bound and source, and the changes that would reverse the verdict.
 """
 
 from __future__ import annotations

@@ -41,6 +41,11 @@ def draw(seed: int, release: tuple[int, ...] = NEWEST) -> Scenario:
     return _Drawer(seed, release).draw()
 
 
+def drawn_flavour(seed: int) -> Flavour:
+    """The content of the log of this seed."""
+    return _Drawer(seed, NEWEST).flavour()
+
+
 def drawn(seeds: Iterable[int], release: tuple[int, ...] = NEWEST) -> dict[str, Scenario]:
     """The scenarios of these seeds, as a broker wrote them that was shut down."""
     found = {f"seed{seed}": draw(seed, release) for seed in seeds}
@@ -122,7 +127,8 @@ class _Drawer:
             config["segment.index.bytes"] = _LARGEST_INDEX
         return Scenario(rounds, config, as_leader=self.as_leader)
 
-    def _log(self) -> RandomLog:
+    def flavour(self) -> Flavour:
+        """The content of the log."""
         rng = self.rng
         flavour = Flavour(
             batches=rng.choice((12, 25, 40, 40, 90)),
@@ -147,6 +153,10 @@ class _Drawer:
         if self.deletes:
             # a log that cannot be cleaned is unchanged here, and loses its expired segments in Kafka
             flavour = replace(flavour, spoiled=0.0)
+        return flavour
+
+    def _log(self) -> RandomLog:
+        rng, flavour = self.rng, self.flavour()
         start_ms = T + rng.randrange(_LATEST_START_MS - T)
         log = random_log(self.seed, flavour, start_ms)
         if log.producers and rng.random() < 0.3:
