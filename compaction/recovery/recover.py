@@ -68,7 +68,6 @@ from compaction.recovery.indexes import (
 )
 from compaction.recovery.interrupted_swap import finish_interrupted_swap
 from compaction.rules.log_view import Segment
-from compaction.rules.plan import overflows
 from compaction.rules.transactions import TXN_ROW, joined
 
 
@@ -157,7 +156,6 @@ class RecoveryReport:
     """
 
     actions: list[str] = field(default_factory=list)
-    torn_tail_bytes: int = 0
     segments: tuple[Segment, ...] = ()
     without_producers: frozenset[int] = frozenset()
 
@@ -230,7 +228,8 @@ class _Repair:
             active = base == bases[-1]
             state = self._inspect(base, active=active, interval_bytes=self._interval_bytes)
             changed = [base]
-            if overflows(state.segment):
+            # Kafka: ``LogSegment.hasOverflow`` (KAFKA-6264)
+            if state.segment.next_offset - 1 - base > MAX_RELATIVE_OFFSET:
                 changed = list(split_segment(self._fs, self._path, state.segment, self._interval_bytes))
                 remove_deleted(self._fs, self._path)
                 self._report.actions.append(f"split the overflowing segment {base} into {len(changed)}")
@@ -261,7 +260,6 @@ class _Repair:
 
     def _note_torn_tail(self) -> None:
         for state in self._states[-1:]:
-            self._report.torn_tail_bytes = state.torn_bytes
             if state.torn_bytes:
                 self._report.actions.append(f"ignored {state.torn_bytes} bytes after the last complete batch")
                 if state.ignored_damage is not None:

@@ -128,14 +128,6 @@ def group_segments(
     return tuple(Group(tuple(group)) for group in groups)
 
 
-def overflows(segment: Segment) -> bool:
-    """Whether the segment has offsets that its indexes cannot express; it must be split before it is cleaned.
-
-    Mirrors ``LogSegment.hasOverflow`` (KAFKA-6264).
-    """
-    return segment.next_offset - 1 - segment.base_offset > MAX_RELATIVE_OFFSET
-
-
 @dataclass(frozen=True, kw_only=True)
 class LogPlan(LogToClean):
     """Whether and how one log is cleaned, and why.
@@ -143,10 +135,9 @@ class LogPlan(LogToClean):
     The round cleans all segments below ``first_uncleanable_offset`` with a map of the offsets from ``first_dirty_offset`` up to
     there. If ``checkpoint_reset``, ``first_dirty_offset`` becomes the cleaner checkpoint even if nothing is cleaned. Unless
     ``compacts``, superseded records remain, as in an erasure: the cleaner checkpoint is not moved.
-    ``legacy_delete_horizon_ms`` is that of exception 5 in ``compaction.rules.record_retention``. ``overflowed`` segments
-    must be split and the log planned again before it is cleaned. ``rules`` are those of the Kafka version that the log is
-    cleaned for. ``sampled_share``: the share of its records that is expected to remain, by a sample of keys; ``None`` without a
-    sample.
+    ``legacy_delete_horizon_ms`` is that of exception 5 in ``compaction.rules.record_retention``. ``rules`` are those of the
+    Kafka version that the log is cleaned for. ``sampled_share``: the share of its records that is expected to remain, by a
+    sample of keys; ``None`` without a sample.
     """
 
     view: LogView
@@ -156,7 +147,6 @@ class LogPlan(LogToClean):
     skip_cause: SkipCause | None = None
     groups: tuple[Group, ...] = ()
     legacy_delete_horizon_ms: int = 0
-    overflowed: tuple[Segment, ...] = ()
     rules: KafkaRules = RULES[NEWEST]
     compacts: bool = True
     sampled_share: float | None = None
@@ -232,7 +222,6 @@ def plan_log(
         skip_cause=cause,
         groups=group_segments(cleaned, config, to_clean.first_uncleanable_offset, rules),
         legacy_delete_horizon_ms=to_long(below_dirty[-1].mtime_ms - config.delete_retention_ms) if below_dirty else 0,
-        overflowed=tuple(segment for segment in cleaned if overflows(segment)),
         rules=rules,
     )
 

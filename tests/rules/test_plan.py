@@ -25,7 +25,6 @@ from compaction.rules.plan import (
     dirtiest_first,
     freed_bytes,
     group_segments,
-    overflows,
     plan_log,
     plan_policy,
     rewritten_bytes,
@@ -184,17 +183,6 @@ def test_the_legacy_delete_horizon_depends_on_the_last_clean_segment(checkpoint:
     assert plan.legacy_delete_horizon_ms == horizon_ms
 
 
-def test_segments_whose_offsets_overflow_must_be_split() -> None:
-    wide = segment(0, 100, next_offset=2**31 + 1)
-    plan = planned(log(wide, segment(2**31 + 1), segment(2**31 + 9), end=2**31 + 10), "min.cleanable.dirty.ratio=0")
-    assert plan.overflowed == (wide,)
-
-
-def test_an_overflowing_active_segment_is_not_split() -> None:
-    plan = planned(log(segment(0), segment(10, next_offset=2**32), end=2**32), "min.cleanable.dirty.ratio=0")
-    assert plan.overflowed == ()
-
-
 def test_the_dirtiest_log_is_first_and_skipped_logs_are_last() -> None:
     def at(partition: int, checkpoint: int | None) -> LogPlan:
         view = half_dirty(topic_partition=TopicPartition("orders", partition), cleaner_checkpoint=checkpoint)
@@ -284,11 +272,6 @@ def test_a_group_is_named_by_its_first_segment_and_as_old_as_its_last() -> None:
     (group,) = group_segments([segment(5, 10, mtime_ns=7), segment(9, 20, mtime_ns=8)], TopicConfig(), 12)
     assert (group.base_offset, group.mtime_ns, group.size_bytes) == (5, 8, 30)
     assert str(group) == "[5, 9] 30 bytes"
-
-
-@pytest.mark.parametrize(("next_offset", "expected"), [(10 + 2**31, False), (11 + 2**31, True), (10, False)])
-def test_a_segment_overflows_when_its_last_offset_needs_more_than_31_bits(next_offset: int, expected: bool) -> None:
-    assert overflows(segment(10, next_offset=next_offset)) is expected
 
 
 def one_old_segment() -> LogView:
