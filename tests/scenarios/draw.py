@@ -70,10 +70,11 @@ class _Drawer:
     def draw(self) -> Scenario:
         rng = self.rng
         log = self._log()
-        stages = [stage for stage in log.stages if stage.segments >= 2] or [log.stages[-1]]
+        # with so many segments, of which one is active
+        stages = range(min(2, len(log.segments)), len(log.segments) + 1)
         grown = sorted(rng.sample(range(len(stages)), min(len(stages), rng.choice((1, 2, 2, 3)))))
         grown[-1] = len(stages) - 1 if rng.random() < 0.7 else grown[-1]
-        steps = [stages[at].segments for at in sorted(set(grown))]
+        steps = [stages[at] for at in sorted(set(grown))]
         times = sorted(rng.sample(range(len(ROUND_TIMES)), min(len(ROUND_TIMES), len(steps) + rng.choice((0, 1, 2, 3)))))
         rounds: list[Round] = []
         done = start = 0
