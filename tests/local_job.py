@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from tests.kafka.jars import REFERENCE_RULES
 from tests.local_passes import LocalPasses
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 TopicConfigs = Mapping[str, Mapping[str, str]]
 #: the version of the Kafka classes that most tests compare with
@@ -114,21 +114,3 @@ def read_offsets(log_dir: Path, name: str) -> dict[str, int]:
     """A checkpoint file's offsets by topic."""
     rows = (log_dir / OFFSET_FILES[name]).read_text(encoding="utf-8").splitlines()[2:]
     return {topic: int(offset) for topic, _, offset in (row.split() for row in rows)}
-
-
-def clean_on_spark(
-    sizes: Sizes | None = None, spark: SparkSession | None = None, kafka_version: str = KAFKA, *, include_active: bool = False
-) -> Callable[..., dict[str, LogReport]]:
-    """The same on Spark: a function with the arguments of ``clean_locally``; starts a session if none is given."""
-    from compaction.engines.spark import SparkEngine
-    from compaction.engines.spark_session import build_session
-
-    session = spark or build_session("tests", extra={"spark.master": "local[2]", "spark.ui.enabled": "false"})
-    sc = session.sparkContext
-
-    def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> dict[str, LogReport]:
-        request = request_for(log_dir, now_ms, topics, include_active=include_active, kafka_version=kafka_version)
-        report = clean_logs(lambda: SparkEngine(sc), request, Environment(sizes=sizes))
-        return {log.topic: log for log in report.logs}
-
-    return clean

@@ -4,16 +4,12 @@ A run that changes a directory holds its lock and a claim. A run that reads it h
 that copies it makes that file, as a broker does, if the directory can be written: who comes first is served first. A dry run
 holds nothing, and reports processes that do.
 
-Claims ensure that only one run changes a log directory, on file systems without reliable locks.
-
 A lock works within one kernel; over NFS without its lock service, or on two mounts of one disk, two runs may both obtain it. A
-run that changes a log directory therefore also creates a claim, ``.compaction-run.<number>``, by an atomic link. The highest
-number owns the directory. A run that finds a claim takes the next number, but only if the claim's run has ended; before each
-irreversible step, a run checks its own claim, and fails if it is gone.
-
-A number may be freed between listing the claims and creating one. After creating its claim, a run therefore checks all others
-again, and removes its own if one of them belongs to a run that has not ended; of two runs that do so, both may fail. Only then
-it removes the claims of ended runs.
+claim, ``.compaction-run.<number>``, is therefore created by an atomic link. The highest number owns the directory. A run that
+finds a claim takes the next number, but only if the claim's run has ended; before each irreversible step, a run checks its own
+claim, and fails if it is gone. As a number may be freed between listing the claims and creating one, a run then checks all
+others again, and removes its own if one of them belongs to a run that has not ended; of two runs that do so, both may fail.
+Only then it removes the claims of ended runs.
 
 A claim is written and synchronized before it gets its name, and its run reads it back. If one breaks off all the same, its disk
 has lied and lost power, and its run with it: it holds up no run that has the lock.
@@ -89,9 +85,7 @@ class Identity:
         """Whether this run has ended; the caller holds the directory's lock."""
         if not self.boot:
             return self.host == socket.gethostname() and not _is_alive(self.pid)
-        if self.boot != _boot():
-            return is_local(log_dir)
-        if self.namespace != _namespace():
+        if self.boot != _boot() or self.namespace != _namespace():
             # one kernel grants the lock once, so a live run would still hold it, unless each mount has locks of its own
             return is_local(log_dir)
         return _started(self.pid) != self.started
@@ -256,10 +250,8 @@ def _started(pid: int) -> str:
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
@@ -382,7 +374,8 @@ def is_mount_point(path: str) -> bool:
 
 def mount_points() -> frozenset[str]:
     """All mount points; empty if the system does not list them."""
-    return frozenset(_unescaped(line.split(" ")[4]) for line in _mounts())
+    paths = (line.split(" ")[4] for line in _mounts())
+    return frozenset(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path) for path in paths)
 
 
 def _mounts() -> list[str]:
@@ -390,7 +383,3 @@ def _mounts() -> list[str]:
         return Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return []
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

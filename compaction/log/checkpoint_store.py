@@ -8,11 +8,12 @@ would restore deleted records.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from compaction.config.entries import LONG_MAX
 from compaction.errors import CorruptLogError, LogError
 from compaction.files.durable import DurableSteps, replace_file
 from compaction.files.filesystem import FileStat, FileSystem, join
@@ -61,6 +62,16 @@ class Checkpoints:
         """:raises LogError: one of the files is malformed or unreadable"""
         for error in self.damage:
             raise error
+
+    def first_unflushed(self, topic_partition: TopicPartition, bases: Iterable[int]) -> int:
+        """The base offset of the first segment that a broker recovers because it was killed; ``LONG_MAX`` if it recovers none.
+
+        :param bases: the base offsets of the log's segments
+        """
+        if self.recovery_points is None:
+            return LONG_MAX
+        point = self.recovery_points.get(topic_partition, 0)
+        return max((base for base in bases if base <= point), default=-1)
 
 
 def read_checkpoints(fs: FileSystem, log_dir: str) -> Checkpoints:

@@ -115,16 +115,11 @@ def discover(fs: FileSystem, log_dirs: Iterable[str], selector: Selector) -> tup
     locations = [location for location, key in selected if own[key] is location]
     missing = sorted(selector.partitions - {location.topic_partition for location in locations})
     if missing:
-        hint = _nearest(missing[0], _names(fs, directories))
+        near = difflib.get_close_matches(str(missing[0]), _names(fs, directories), n=1)
+        hint = f"did you mean {near[0]}?" if near else "check its name and the log directories"
         raise UsageError(f"{selector.option}: no such partition: {missing[0]}", hint=hint)
     require_one_directory(fs, locations)
     return tuple(locations)
-
-
-def _nearest(missing: TopicPartition, names: Sequence[str]) -> str:
-    """The hint for a missing partition."""
-    near = difflib.get_close_matches(str(missing), names, n=1)
-    return f"did you mean {near[0]}?" if near else "check its name and the log directories"
 
 
 def require_logs(fs: FileSystem, logs: Sequence[LogLocation], log_dirs: Sequence[str], selector: Selector) -> None:

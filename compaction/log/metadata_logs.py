@@ -27,7 +27,7 @@ Mirrors ``Snapshots``, ``RecordsSnapshotReader``, ``KafkaRaftLog`` and ``KafkaRa
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import NamedTuple
@@ -41,7 +41,7 @@ from compaction.files.text_files import read_small_text
 from compaction.formats.java_text import MetaProperties, parse_meta_properties
 from compaction.formats.metadata_log import CLUSTER_DEFAULT, SNAPSHOT_FOOTER, ClusterConfigs
 from compaction.formats.primitives import FormatError
-from compaction.names import CLUSTER_METADATA_TOPIC, LOG, META_PROPERTIES, parse_segment_file
+from compaction.names import CLUSTER_METADATA_TOPIC, LOG, META_PROPERTIES, parse_segment_file, segment_file
 
 _HINT = "restore it; a broker does not start without it"
 METADATA_LOG = f"{CLUSTER_METADATA_TOPIC}-0"
@@ -93,19 +93,12 @@ class _Reader:
         snapshots = sorted(name for name in names if _SNAPSHOT.fullmatch(name))
         for name in snapshots[-1:]:
             self._read_snapshot(name)
-        segments = sorted(self._segments(names))
-        next_bases = [base_offset for base_offset, _ in segments[1:]]
-        for (base_offset, name), end_offset in zip_longest(segments, next_bases):
+        files = map(parse_segment_file, names)
+        bases = sorted(file.base_offset for file in files if file is not None and file.kind == LOG and not file.suffix)
+        for base_offset, end_offset in zip_longest(bases, bases[1:]):
             if end_offset is None or end_offset > self._position.end_offset:
-                self._read_segment(base_offset, name)
+                self._read_segment(base_offset, segment_file(base_offset, LOG))
         return MetadataLog(self._path, self._configs, self._position)
-
-    @staticmethod
-    def _segments(names: list[str]) -> Iterator[tuple[int, str]]:
-        for name in names:
-            parts = parse_segment_file(name)
-            if parts is not None and parts.kind == LOG and not parts.suffix:
-                yield parts.base_offset, name
 
     def _read_snapshot(self, name: str) -> None:
         scan, _, last_control = self._apply(name)
@@ -214,7 +207,8 @@ class MetadataSources:
             return StoredConfig(unknown=self._why_none(identity.cluster_id))
         logs = [(self._log(candidate), candidate) for candidate in group]
         log, candidate = max(logs, key=lambda pair: (pair[0].position, pair[1].home == log_dir))
-        return _stored(log, _node(identity), _note(candidate, log_dir, identity))
+        node = CLUSTER_DEFAULT if identity.node_id is None else str(identity.node_id)
+        return _stored(log, node, _note(candidate, log_dir, identity))
 
     def _group(self, log_dir: str, cluster_id: str | None) -> list[_Candidate]:
         """The metadata logs that apply to a directory: all of one cluster, or none."""
@@ -304,10 +298,6 @@ def _cluster(cluster_id: str | None) -> str:
     return "an unknown cluster (no cluster.id)" if cluster_id is None else f"cluster {cluster_id}"
 
 
-def _node(identity: MetaProperties) -> str | None:
-    return None if identity.node_id is None else str(identity.node_id)
-
-
 def _note(candidate: _Candidate, log_dir: str, identity: MetaProperties) -> str:
     if candidate.home == log_dir:
         return ""
@@ -316,9 +306,9 @@ def _note(candidate: _Candidate, log_dir: str, identity: MetaProperties) -> str:
     return f" {candidate.path}"
 
 
-def _stored(log: MetadataLog, node: str | None, note: str) -> StoredConfig:
+def _stored(log: MetadataLog, node: str, note: str) -> StoredConfig:
     configs = log.configs
-    cluster, own = configs.brokers.get(CLUSTER_DEFAULT, {}), configs.brokers.get(node or CLUSTER_DEFAULT, {})
+    cluster, own = configs.brokers.get(CLUSTER_DEFAULT, {}), configs.brokers.get(node, {})
     return StoredConfig(
         path=log.path,
         topics={name: configs.topics.get(name, {}) for name in configs.topic_ids},

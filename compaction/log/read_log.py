@@ -32,7 +32,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -44,7 +44,7 @@ from compaction.files.segment_file import SegmentFile, SegmentScan
 from compaction.files.text_files import MAX_INDEX_BYTES, read_confirmed, read_small
 from compaction.formats import indexes
 from compaction.formats.indexes import OFFSET_INDEX
-from compaction.formats.primitives import FormatError
+from compaction.formats.primitives import FieldTable, FormatError
 from compaction.formats.producer_snapshot import ProducerEntry, read_snapshot
 from compaction.formats.record_batch import MAGIC, NO_TIMESTAMP
 from compaction.log.checkpoint_store import Checkpoints
@@ -107,16 +107,15 @@ def read_log(
     high_watermark = min(max(checkpoints.high_watermarks.get(name, log_end), log_start), log_end)
     replayed = [segment for segment in segments if segment.base_offset not in without_producers]
     bounds = log_start, log_end
-    first_unflushed = LONG_MAX
-    if checkpoints.recovery_points is not None:
-        point = checkpoints.recovery_points.get(name, 0)
-        first_unflushed = max((segment.base_offset for segment in segments if segment.base_offset <= point), default=log_start)
-    expires = first_unflushed < LONG_MAX or not _newest_is_malformed(fs, location.path, *bounds)
+    first_unflushed = checkpoints.first_unflushed(name, (segment.base_offset for segment in segments))
+    offsets = _snapshot_offsets(fs, location.path) if first_unflushed == LONG_MAX else []
+    newest = [offset for offset in offsets if log_start < offset <= log_end][:1]
+    hides_producers = any(_read_snapshot(fs, location.path, offset) is None for offset in newest)
     states = replay_producers(fs, location.path, replayed, bounds, options, first_unflushed=first_unflushed)
     unstable = states.first_unstable_offset(high_watermark)
     if unstable is not None and unstable < log_start:
         unstable = _batch_at(fs, location.path, segments, log_start)
-    if expires:
+    if not hides_producers:
         states.expire(options.now_ms, options.producer_id_expiration_ms)
     return LogView(
         topic_partition=name,
@@ -155,10 +154,11 @@ def replay_producers(
     """
     (log_start, end), expiration_ms = bounds, options.producer_id_expiration_ms
     start, states = log_start, ProducerStates()
-    snapshot = _newest_snapshot(fs, log_path, start, min(end, first_unflushed)) if from_snapshots else None
-    if snapshot is not None:
-        start, entries = snapshot
+    usable = snapshots(fs, log_path) if from_snapshots else ()
+    for offset, entries in (each for each in usable if log_start < each[0] <= min(end, first_unflushed)):
+        start = offset
         states.load(entries, options.now_ms, expiration_ms)
+        break
     for segment in segments:
         if segment.base_offset >= first_unflushed and segment.next_offset > log_start:
             states.expire(options.now_ms, expiration_ms)
@@ -204,11 +204,6 @@ def _read_snapshot(fs: FileSystem, log_path: str, offset: int) -> list[ProducerE
     return None
 
 
-def _newest_is_malformed(fs: FileSystem, log_path: str, start: int, end: int) -> bool:
-    newest = next((offset for offset in _snapshot_offsets(fs, log_path) if start < offset <= end), None)
-    return newest is not None and _read_snapshot(fs, log_path, newest) is None
-
-
 def _batch_at(fs: FileSystem, log_path: str, segments: Sequence[Segment], offset: int) -> int:
     """Base offset of the first batch that ends at or past ``offset`` (Kafka: ``LocalLog.convertToOffsetMetadataOrThrow``)."""
     for segment in segments:
@@ -218,10 +213,6 @@ def _batch_at(fs: FileSystem, log_path: str, segments: Sequence[Segment], offset
             for base in rows["base_offset"][rows["last_offset"] >= offset][:1].tolist():
                 return int(base)
     return offset
-
-
-def _newest_snapshot(fs: FileSystem, log_path: str, start: int, end: int) -> tuple[int, list[ProducerEntry]] | None:
-    return next((snapshot for snapshot in snapshots(fs, log_path) if start < snapshot[0] <= end), None)
 
 
 @dataclass(frozen=True)
@@ -265,35 +256,44 @@ def inspect_segment(
     :raises CorruptLogError: the end of the segment is malformed
     """
     file = SegmentFile(fs, join(log_path, segment_file(base_offset, LOG)))
-    offsets = _Index(fs, log_path, base_offset, INDEX)
-    times = _Index(fs, log_path, base_offset, TIMEINDEX)
-    start = offsets.start_in(file)
-    tail = _Tail(file.scan(0 if times.problem else start, check_crc=active), file.path, unclean=active and unclean)
-    tail.require_valid(base_offset, active=active)
-    next_offset = base_offset if tail.scan.next_offset is None else tail.scan.next_offset
+    offsets, problem = _valid_entries(fs, log_path, base_offset, INDEX)
+    times, time_problem = _valid_entries(fs, log_path, base_offset, TIMEINDEX)
+    last_offset, start = _last_entry(indexes.OFFSET_ENTRY, offsets) or (0, 0)
+    if offsets and not file.ends_with(start, base_offset + last_offset):
+        problem = f"{INDEX} is stale: its last entry is not a batch of the segment"
+        offsets, start = b"", 0
+    scan = file.scan(0 if time_problem else start, check_crc=active)
+    tail_timestamp, ignored = _read_tail(scan, file.path, base_offset, active=active, unclean=active and unclean)
+    next_offset = base_offset if scan.next_offset is None else scan.next_offset
     first = file.batch_at(0)
     first_timestamp = int(first["max_timestamp"][0]) if len(first) else NO_TIMESTAMP
-    problem = offsets.problem or times.problem or offsets.sparse(tail.scan.last_position, index_interval_bytes)
-    problem = problem or times.stale(next_offset, tail.max_timestamp, first_timestamp, active)
+    last_timestamp, last_offset = _last_entry(indexes.TIME_ENTRY, times) or (NO_TIMESTAMP, -1)
+    problem = problem or time_problem
+    if problem is None and index_interval_bytes is not None and scan.last_position - start > 2 * index_interval_bytes:
+        problem = f"{INDEX} is truncated: {scan.last_position - start} bytes follow its last entry"
+    if problem is None and base_offset + last_offset >= next_offset:
+        problem = f"{TIMEINDEX} is stale: its last entry lies past the segment's end"
+    if problem is None and not active and last_timestamp < max(tail_timestamp, first_timestamp):
+        problem = f"{TIMEINDEX} is truncated: the segment holds larger timestamps"
     txns, txn_problem = _aborted_txns(fs, log_path, base_offset)
     status = fs.stat(file.path)
     mtime_ns = 0 if status is None else status.mtime_ns
-    largest = max(times.last_timestamp, tail.max_timestamp) if active or problem else times.last_timestamp
+    largest = max(last_timestamp, tail_timestamp) if active or problem else last_timestamp
     segment = Segment(
         base_offset=base_offset,
-        size_bytes=tail.scan.position,
+        size_bytes=scan.position,
         mtime_ns=mtime_ns,
-        index_bytes=offsets.count * indexes.OFFSET_ENTRY.size,
-        time_index_bytes=times.count * indexes.TIME_ENTRY.size,
+        index_bytes=len(offsets),
+        time_index_bytes=len(times),
         largest_timestamp_ms=largest if largest >= 0 else mtime_ns // 1_000_000,
         first_batch_timestamp_ms=first_timestamp if first_timestamp >= 0 else LONG_MAX,
         next_offset=next_offset,
         aborted_txns=txns,
         identity=None if status is None or not status.inode else identity_of(status),
-        index_digest=_digest(offsets.entries + times.entries),
+        # 60 bits: a larger number takes half as much memory again
+        index_digest=xxhash.xxh3_64_intdigest(offsets + times) >> 4 if offsets or times else 0,
     )
-    torn_bytes = len(file.data) - tail.scan.position
-    return SegmentState(segment, torn_bytes, tail.scan.last_position, problem, txn_problem, tail.ignored)
+    return SegmentState(segment, len(file.data) - scan.position, scan.last_position, problem, txn_problem, ignored)
 
 
 def require_same_indexes(fs: ReadableFileSystem, log_path: str, segments: Iterable[Segment]) -> None:
@@ -307,19 +307,11 @@ def require_same_indexes(fs: ReadableFileSystem, log_path: str, segments: Iterab
     for planned in segments:
         state = inspect_segment(fs, log_path, planned.base_offset, active=planned.base_offset == last, unclean=True)
         problem = state.index_problem or state.txn_problem
-        if problem is not None or _index_entries(state.segment) != _index_entries(planned):
+        found = state.segment.index_digest, state.segment.aborted_txns
+        if problem is not None or found != (planned.index_digest, planned.aborted_txns):
             path = join(log_path, segment_file(planned.base_offset, LOG))
             reason = problem or "other entries"
             raise StorageError(f"indexes have changed since they were read: {reason}", path=path, hint=_AGAIN)
-
-
-def _index_entries(segment: Segment) -> tuple[object, ...]:
-    return segment.index_digest, segment.aborted_txns
-
-
-def _digest(entries: bytes) -> int:
-    """Of index entries, 0 if there are none. 60 bits: a larger number takes half as much memory again."""
-    return xxhash.xxh3_64_intdigest(entries) >> 4 if entries else 0
 
 
 def identity_of(status: FileStat) -> tuple[int, int, int]:
@@ -327,95 +319,49 @@ def identity_of(status: FileStat) -> tuple[int, int, int]:
     return status.device, status.inode, status.ctime_ns
 
 
-class _Index:
-    """An offset or time index file: the number of valid entries, the last one, their bytes, and the problem, if any."""
-
-    def __init__(self, fs: ReadableFileSystem, log_path: str, base_offset: int, kind: str) -> None:
-        self._base_offset = base_offset
-        self.count = 0
-        self.problem: str | None = None
-        self.last: tuple[int, ...] = ()
-        self.entries = b""
-        path = join(log_path, segment_file(base_offset, kind))
-        status = fs.stat(path)
-        if status is None:
-            self.problem = f"{kind} is missing"
-            return
-        index = indexes.SEGMENT_INDEXES[kind]
-        data = fs.read_bytes(path) if status.size <= _SMALL_BYTES else _used_part(fs, path, status.size)
-        if data is None:
-            self.problem = f"{kind} is larger than any index"
-            return
-        self.count = index.valid(data) if data else 0
-        if len(data) % index.entry.size or any(data[self.count * index.entry.size :]):
-            self.problem = _fault(index.check, data, kind)
-            self.count = 0
-        elif self.count:
-            self.last = tuple(index.entry.unpack(data, (self.count - 1) * index.entry.size))
-            self.entries = data[: self.count * index.entry.size]
-
-    @property
-    def last_timestamp(self) -> int:
-        """Of a time index: the last entry's timestamp."""
-        return self.last[0] if self.last else NO_TIMESTAMP
-
-    def start_in(self, file: SegmentFile) -> int:
-        """Of an offset index: the last entry's position; 0, and a problem, if there is no such batch in the log."""
-        if not self.last:
-            return 0
-        relative, position = self.last
-        if file.ends_with(position, self._base_offset + relative):
-            return position
-        self.problem = f"{INDEX} is stale: its last entry is not a batch of the segment"
-        self.count, self.last, self.entries = 0, (), b""
-        return 0
-
-    def sparse(self, last_position: int, interval_bytes: int | None) -> str | None:
-        """Of an offset index: the problem if entries are missing at its end."""
-        last_entry = self.last[1] if self.last else 0
-        if interval_bytes is None or last_position - last_entry <= 2 * interval_bytes:
-            return None
-        return f"{INDEX} is truncated: {last_position - last_entry} bytes follow its last entry"
-
-    def stale(self, next_offset: int, tail_timestamp: int, first_timestamp: int, active: bool) -> str | None:
-        """Of a time index: the problem if it belongs to other data, or lacks the entry added when a segment becomes
-        inactive."""
-        if self.last and self._base_offset + self.last[1] >= next_offset:
-            return f"{TIMEINDEX} is stale: its last entry lies past the segment's end"
-        if not active and self.last_timestamp < max(tail_timestamp, first_timestamp):
-            return f"{TIMEINDEX} is truncated: the segment holds larger timestamps"
-        return None
+def _valid_entries(fs: ReadableFileSystem, log_path: str, base_offset: int, kind: str) -> tuple[bytes, str | None]:
+    """The valid entries of an offset or time index file; none, and the problem, if it is not an index."""
+    path = join(log_path, segment_file(base_offset, kind))
+    status = fs.stat(path)
+    if status is None:
+        return b"", f"{kind} is missing"
+    index = indexes.SEGMENT_INDEXES[kind]
+    data = fs.read_bytes(path) if status.size <= _SMALL_BYTES else _used_part(fs, path, status.size)
+    if data is None:
+        return b"", f"{kind} is larger than any index"
+    used_bytes = (index.valid(data) if data else 0) * index.entry.size
+    if len(data) % index.entry.size or any(data[used_bytes:]):
+        return b"", _fault(index.check, data, kind)
+    return data[:used_bytes], None
 
 
-class _Tail:
-    """The batches from the last index entry on."""
+def _last_entry(table: FieldTable[Any], entries: bytes) -> tuple[int, int] | None:
+    return tuple(table.unpack(entries, len(entries) - table.size)) if entries else None
 
-    def __init__(self, scan: SegmentScan, path: str, *, unclean: bool) -> None:
-        self._path = path
-        self.scan = scan
-        self.max_timestamp = NO_TIMESTAMP
-        self.first_offset: int | None = None
-        for rows in self.scan:
-            if self.first_offset is None:
-                self.first_offset = int(rows["base_offset"][0])
-            self.max_timestamp = max(self.max_timestamp, int(rows["max_timestamp"].max()))
-        damage = self.scan.damage()
-        #: the error of an end that is ignored because the broker was not shut down cleanly
-        self.ignored = damage if unclean else None
-        if unclean and damage is not None:
-            damage = self.scan.damage(unclean=True)
-        if damage is not None:
-            raise CorruptLogError(damage, path=path, position=self.scan.position, hint=RESTORE_SEGMENT)
 
-    def require_valid(self, base_offset: int, *, active: bool) -> None:
-        """:raises CorruptLogError: the segment is inactive and incomplete, or begins before its base offset"""
-        remaining = len(self.scan.data) - self.scan.position
-        if not active and remaining:
-            message = self.scan.error or f"{remaining} bytes after the last complete batch of an inactive segment"
-            raise CorruptLogError(message, path=self._path, position=self.scan.position, hint=RESTORE_SEGMENT)
-        if self.first_offset is not None and self.first_offset < base_offset:
-            message = f"batch begins at offset {self.first_offset}, expected {base_offset} or more"
-            raise CorruptLogError(message, path=self._path, position=self.scan.start, hint=RESTORE_SEGMENT)
+def _read_tail(scan: SegmentScan, path: str, base_offset: int, *, active: bool, unclean: bool) -> tuple[int, str | None]:
+    """Reads the batches from the last index entry on.
+
+    :returns: their largest timestamp, and the error of an end that is ignored because the broker was not shut down cleanly
+    :raises CorruptLogError: they are damaged; the segment is inactive and incomplete, or begins before its base offset
+    """
+    largest_timestamp, first_offset = NO_TIMESTAMP, base_offset
+    for number, rows in enumerate(scan):
+        if number == 0:
+            first_offset = int(rows["base_offset"][0])
+        largest_timestamp = max(largest_timestamp, int(rows["max_timestamp"].max()))
+    damage, remaining = scan.damage(), len(scan.data) - scan.position
+    ignored = damage if unclean else None
+    if ignored is not None:
+        damage = scan.damage(unclean=True)
+    if damage is None and not active and remaining:
+        damage = scan.error or f"{remaining} bytes after the last complete batch of an inactive segment"
+    if damage is not None:
+        raise CorruptLogError(damage, path=path, position=scan.position, hint=RESTORE_SEGMENT)
+    if first_offset < base_offset:
+        message = f"batch begins at offset {first_offset}, expected {base_offset} or more"
+        raise CorruptLogError(message, path=path, position=scan.start, hint=RESTORE_SEGMENT)
+    return largest_timestamp, ignored
 
 
 def _used_part(fs: ReadableFileSystem, path: str, size: int) -> bytes | None:

@@ -34,7 +34,7 @@ result would contradict the log too. Difference: transactions that ended below t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -103,23 +103,12 @@ def write_like_log(fs: FileSystem, log_path: str, base_offset: int, kind: str, d
     replace_file(fs, join(log_path, segment_file(base_offset, kind)), data, like=path, mtime_ns=mtime_ns)
 
 
-def repair_indexes(
-    fs: FileSystem, log_path: str, base_offset: int, recovered: Recovered, rescan: Callable[[], Recovered | None]
-) -> bool:
-    """Writes the indexes of a segment if they are not those of its batches; whether any was written.
-
-    :param rescan: scans the segment once more: the scan of headers verifies no checksum
-    :raises CorruptLogError: both scans differ
-    """
+def wrong_indexes(fs: FileSystem, log_path: str, base_offset: int, recovered: Recovered) -> dict[str, bytes]:
+    """What the indexes of a segment should be, by kind, of those that are not the indexes of its batches."""
     data = {INDEX: recovered.offset_index, TIMEINDEX: recovered.time_index}
-    wrong = [kind for kind in data if not _holds(fs, join(log_path, segment_file(base_offset, kind)), data[kind])]
-    if wrong and rescan() != recovered:
-        message = "two reads of its batch headers differ"
-        path = join(log_path, segment_file(base_offset, LOG))
-        raise CorruptLogError(message, path=path, hint="check the disk, and run again")
-    for kind in wrong:
-        write_like_log(fs, log_path, base_offset, kind, data[kind])
-    return bool(wrong)
+    return {
+        kind: right for kind, right in data.items() if not _holds(fs, join(log_path, segment_file(base_offset, kind)), right)
+    }
 
 
 def _holds(fs: FileSystem, path: str, data: bytes) -> bool:

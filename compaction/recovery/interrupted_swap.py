@@ -51,16 +51,12 @@ def finish_interrupted_swap(fs: FileSystem, location: LogLocation, owner: Owner 
     :raises CorruptLogError: a swap can neither be finished nor undone
     """
     path = location.path
-    if not any(map(_is_leftover, fs.listdir(path))):
+    # other files of segments have no second suffix
+    if not any(name == JOURNAL or name.count(".") > 1 for name in fs.listdir(path)):
         return []
     journal = read_journal(fs, path)
     actions = [] if journal is None else [_finish_journal(fs, location, journal, owner)]
     return actions + _finish_swap_files(fs, path) + _remove_leftovers(fs, path)
-
-
-def _is_leftover(name: str) -> bool:
-    """Whether a file may belong to a swap: other files of segments have no second suffix."""
-    return name == JOURNAL or name.count(".") > 1
 
 
 def _finish_journal(fs: FileSystem, location: LogLocation, journal: Journal, owner: Owner) -> str:

@@ -34,12 +34,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from compaction.config.entries import LONG_MAX
 from compaction.errors import CorruptLogError, StorageError
 from compaction.files.durable import DurableSteps, names_in, verified_file, write_verified
 from compaction.files.filesystem import FileRange, FileSystem, join, storage_of
 from compaction.files.overlay import Copied, NamesSynced, Operation, OverlayFileSystem, Removed, Renamed, Written
-from compaction.files.segment_file import Rows, SegmentFile
+from compaction.files.segment_file import SegmentFile
 from compaction.formats import indexes
 from compaction.formats.indexes import MAX_RELATIVE_OFFSET
 from compaction.log.access import NO_OWNER, Owner
@@ -58,18 +57,17 @@ from compaction.output.segment_writer import IndexBuilder, copy_verified
 from compaction.recovery.indexes import (
     INDEX_INTERVAL_BYTES,
     HeaderScan,
-    Recovered,
     ScanRange,
     TxnIndexes,
     contradictions,
     rebuild_indexes,
     repair_epochs,
-    repair_indexes,
     scan_headers,
+    write_like_log,
+    wrong_indexes,
 )
 from compaction.recovery.interrupted_swap import finish_interrupted_swap
 from compaction.rules.log_view import Segment
-from compaction.rules.plan import overflows
 from compaction.rules.transactions import TXN_ROW, joined
 
 
@@ -118,22 +116,17 @@ def _split_points(fs: FileSystem, log_path: str, segment: Segment, interval_byte
         while len(remaining):
             fits = remaining["last_offset"] - parts[-1].base_offset <= MAX_RELATIVE_OFFSET
             count = len(remaining) if fits.all() else int(np.argmin(fits))
-            _extend(parts[-1], remaining[:count])
-            remaining = remaining[count:]
+            taken, remaining = remaining[:count], remaining[count:]
+            if count:
+                parts[-1].builder.add(taken)
+                parts[-1].end = int(taken["position"][-1] + taken["size"][-1])
+                parts[-1].last_offset = int(taken["last_offset"][-1])
             if len(remaining):
                 base, start = int(remaining["base_offset"][0]), int(remaining["position"][0])
                 parts.append(_NewSegment(base, start, start, IndexBuilder(base, interval_bytes)))
     if not scan.complete:
         raise CorruptLogError(scan.damage() or "segment ends within a batch", path=file.path, position=scan.position)
     return parts
-
-
-def _extend(new: _NewSegment, rows: Rows) -> None:
-    if not len(rows):
-        return
-    new.builder.add(rows)
-    new.end = int(rows["position"][-1] + rows["size"][-1])
-    new.last_offset = int(rows["last_offset"][-1])
 
 
 def _write(fs: FileSystem, log_path: str, new: _NewSegment, source: Segment) -> None:
@@ -163,7 +156,6 @@ class RecoveryReport:
     """
 
     actions: list[str] = field(default_factory=list)
-    torn_tail_bytes: int = 0
     segments: tuple[Segment, ...] = ()
     without_producers: frozenset[int] = frozenset()
 
@@ -217,13 +209,14 @@ class _Repair:
         self._repair_segments()
         self._check_order()
         self._note_torn_tail()
-        unflushed = self._first_unflushed()
+        bases = [segment.base_offset for segment in self._segments]
+        unflushed = self._checkpoints.first_unflushed(self._location.topic_partition, bases)
         limits = ScanRange(self._log_start, unflushed, self._interval_bytes)
         selected = self._with_transactions(-1 if self._checkpoints.snapshots_may_lack else unflushed)
         scans = scan_headers(fs, path, self._segments, selected, limits)
-        if repair_epochs(fs, path, [segment.base_offset for segment in self._segments], scans):
+        if repair_epochs(fs, path, bases, scans):
             report.actions.append(f"assigned leader epochs in {LEADER_EPOCHS}")
-        complete_to, bases = self._checkpoints.complete_to, [segment.base_offset for segment in self._segments]
+        complete_to = self._checkpoints.complete_to
         scans = {index: scan._replace(recovered=None) if bases[index] < complete_to else scan for index, scan in scans.items()}
         self._repair_unflushed(scans, limits)
         self._repair_txn_indexes(scans)
@@ -235,7 +228,8 @@ class _Repair:
             active = base == bases[-1]
             state = self._inspect(base, active=active, interval_bytes=self._interval_bytes)
             changed = [base]
-            if overflows(state.segment):
+            # Kafka: ``LogSegment.hasOverflow`` (KAFKA-6264)
+            if state.segment.next_offset - 1 - base > MAX_RELATIVE_OFFSET:
                 changed = list(split_segment(self._fs, self._path, state.segment, self._interval_bytes))
                 remove_deleted(self._fs, self._path)
                 self._report.actions.append(f"split the overflowing segment {base} into {len(changed)}")
@@ -266,19 +260,11 @@ class _Repair:
 
     def _note_torn_tail(self) -> None:
         for state in self._states[-1:]:
-            self._report.torn_tail_bytes = state.torn_bytes
             if state.torn_bytes:
                 self._report.actions.append(f"ignored {state.torn_bytes} bytes after the last complete batch")
                 if state.ignored_damage is not None:
                     comparison = "as a broker does without a clean shutdown"
                     _LOG.warning("%s: %s, %s: %s", self._path, self._report.actions[-1], comparison, state.ignored_damage)
-
-    def _first_unflushed(self) -> int:
-        """The base offset of the first segment that a broker which was killed recovers, ``LONG_MAX`` if it recovers none."""
-        if self._checkpoints.recovery_points is None:
-            return LONG_MAX
-        point = self._checkpoints.recovery_points.get(self._location.topic_partition, 0)
-        return max((segment.base_offset for segment in self._segments if segment.base_offset <= point), default=-1)
 
     def _with_transactions(self, usable: int) -> list[int]:
         """The indexes of segments that may hold transactions: all but those with a snapshot at their end that has no
@@ -295,17 +281,23 @@ class _Repair:
         return [index for index, end in enumerate(ends) if end not in quiet or segments[index].aborted_txns]
 
     def _repair_unflushed(self, scans: Mapping[int, HeaderScan], limits: ScanRange) -> None:
-        """Repairs indexes after a broker was killed."""
-        segments = self._segments
+        """Repairs indexes after a broker was killed.
+
+        :raises CorruptLogError: two scans differ, which verify no checksums
+        """
+        fs, path, segments = self._fs, self._path, self._segments
         for index, scan in scans.items():
-
-            def rescan(index: int = index) -> Recovered | None:
-                return scan_headers(self._fs, self._path, segments, [index], limits)[index].recovered
-
             base = segments[index].base_offset
-            if scan.recovered is not None and repair_indexes(self._fs, self._path, base, scan.recovered, rescan):
-                self._states[index] = self._inspect(base, active=index == len(segments) - 1)
-                self._report.actions.append(f"rebuilt the indexes of segment {base}, which was not flushed")
+            wrong = {} if scan.recovered is None else wrong_indexes(fs, path, base, scan.recovered)
+            if not wrong:
+                continue
+            if scan_headers(fs, path, segments, [index], limits)[index].recovered != scan.recovered:
+                name = join(path, segment_file(base, LOG))
+                raise CorruptLogError("two reads of its batch headers differ", path=name, hint="check the disk, and run again")
+            for kind, data in wrong.items():
+                write_like_log(fs, path, base, kind, data)
+            self._states[index] = self._inspect(base, active=index == len(segments) - 1)
+            self._report.actions.append(f"rebuilt the indexes of segment {base}, which was not flushed")
 
     def _repair_txn_indexes(self, scans: Mapping[int, HeaderScan]) -> None:
         """Rebuilds the transaction indexes that are malformed or contradict the log."""

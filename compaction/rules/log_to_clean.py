@@ -27,7 +27,6 @@ from dataclasses import dataclass
 
 from compaction.config.entries import to_long
 from compaction.config.resolver import TopicConfig
-from compaction.config.sources import Source
 from compaction.rules.log_view import LogView, Segment
 from compaction.screen.amounts import decimal
 
@@ -195,34 +194,6 @@ class SkipCause(enum.Enum):
     RATIO = "ratio"
     #: the budget of the run leaves it to the next one: ``--max-duration``, ``--max-rewrite`` or ``--min-freed``
     DEFERRED = "deferred"
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """One condition on a log: a value, and the bound that it is compared with.
-
-    If the bound is configured, ``setting`` is its name and ``source`` where it was set.
-    """
-
-    name: str
-    value: int | float | str
-    relation: str
-    bound: int | float | str
-    holds: bool
-    setting: str | None = None
-    source: Source | None = None
-
-    @property
-    def origin(self) -> str:
-        """The setting and its source, without repeating the name; empty if the bound is not configured."""
-        if self.setting is None or self.setting in str(self.source):
-            return str(self.source or "")
-        return f"{self.setting}, {self.source}"
-
-    def __str__(self) -> str:
-        """E.g. ``cleanable ratio 0.25 > 0.5 (min.cleanable.dirty.ratio, Kafka's default): no``."""
-        origin = f" ({self.origin})" if self.origin else ""
-        return f"{self.name} {shown(self.value)} {self.relation} {shown(self.bound)}{origin}: {'yes' if self.holds else 'no'}"
 
 
 def shown(value: int | float | str) -> str:

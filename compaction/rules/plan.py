@@ -16,15 +16,13 @@ ascending order if, with that segment,
    is exempt since Kafka 3.0 (KAFKA-12889), so that no empty segment remains every 2^31 offsets.
 
 Two kinds of logs are refused: ``__cluster_metadata``, whose records have no keys (a broker prunes it by snapshots), and logs
-whose ``cleanup.policy`` is a guess (``compaction.config.resolver``), whatever the guess: compaction removes records too.
-
-A ``PolicyPlan`` is the effect of ``cleanup.policy`` in one run: segment deletion, then compaction as planned on the remaining
-log. A guessed policy removes nothing, in either half.
+whose ``cleanup.policy`` is a guess (``compaction.config.resolver``), whatever the guess: compaction removes records too. A
+``PolicyPlan`` is segment deletion, then compaction as planned on the remaining log.
 
 Mirrors ``LogCleanerManager.grabFilthiestCompactedLog``, ``Cleaner.doClean``, ``groupSegmentsBySize`` and
 ``lastOffsetForFirstSegment``. Differences: a broker's offset map may fill up and end the round early; this round always reaches
 the first uncleanable offset. A broker's cleaner thread compacts first and then deletes (``LogCleaner.cleanFilthiestLog``),
-again and again; a single run deletes first, so that nothing is rewritten only to be deleted.
+again and again; a run deletes first, so that nothing is rewritten only to be deleted.
 
 The bytes that cleaning frees are estimated before records are read. The clean section shows which share of its bytes earlier
 rounds have retained. The dirty section is assumed to retain as much:
@@ -37,8 +35,6 @@ rounds have retained. The dirty section is assumed to retain as much:
 Without a clean section the retained share is that of a sample of its keys, if there is one (``run.compact``). Else nothing
 is known, and it is 0: such a log is the first, as by its dirty ratio. The estimate decides the order of logs and which are
 deferred, never which records are retained.
-
-A plan is explained by every condition with its value, bound and source, and the changes that would reverse the verdict.
 """
 
 from __future__ import annotations
@@ -57,7 +53,6 @@ from compaction.rules.log_to_clean import (
     LAST_STABLE,
     MIN_LAG,
     CleaningBound,
-    Condition,
     LogToClean,
     SkipCause,
     Verdict,
@@ -80,6 +75,7 @@ _HOLDS_BACK = {
 }
 #: deleted segments that are listed one by one
 MAX_SEGMENTS = 10
+_RATIO, _LAG = "min.cleanable.dirty.ratio", "max.compaction.lag.ms"
 _KNOWN = "cleanup policy is known"
 _FUTURE = "its newest record is in the future"
 
@@ -132,14 +128,6 @@ def group_segments(
     return tuple(Group(tuple(group)) for group in groups)
 
 
-def overflows(segment: Segment) -> bool:
-    """Whether the segment has offsets that its indexes cannot express; it must be split before it is cleaned.
-
-    Mirrors ``LogSegment.hasOverflow`` (KAFKA-6264).
-    """
-    return segment.next_offset - 1 - segment.base_offset > MAX_RELATIVE_OFFSET
-
-
 @dataclass(frozen=True, kw_only=True)
 class LogPlan(LogToClean):
     """Whether and how one log is cleaned, and why.
@@ -147,10 +135,9 @@ class LogPlan(LogToClean):
     The round cleans all segments below ``first_uncleanable_offset`` with a map of the offsets from ``first_dirty_offset`` up to
     there. If ``checkpoint_reset``, ``first_dirty_offset`` becomes the cleaner checkpoint even if nothing is cleaned. Unless
     ``compacts``, superseded records remain, as in an erasure: the cleaner checkpoint is not moved.
-    ``legacy_delete_horizon_ms`` is that of exception 5 in ``compaction.rules.record_retention``. ``overflowed`` segments
-    must be split and the log planned again before it is cleaned. ``conditions`` are all conditions that were checked. ``rules``
-    are those of the Kafka version that the log is cleaned for. ``sampled_share``: the share of its records that is expected to
-    remain, by a sample of keys; ``None`` without a sample.
+    ``legacy_delete_horizon_ms`` is that of exception 5 in ``compaction.rules.record_retention``. ``rules`` are those of the
+    Kafka version that the log is cleaned for. ``sampled_share``: the share of its records that is expected to remain, by a
+    sample of keys; ``None`` without a sample.
     """
 
     view: LogView
@@ -160,8 +147,6 @@ class LogPlan(LogToClean):
     skip_cause: SkipCause | None = None
     groups: tuple[Group, ...] = ()
     legacy_delete_horizon_ms: int = 0
-    overflowed: tuple[Segment, ...] = ()
-    conditions: tuple[Condition, ...] = ()
     rules: KafkaRules = RULES[NEWEST]
     compacts: bool = True
     sampled_share: float | None = None
@@ -221,14 +206,13 @@ def plan_log(
     :param include_active: no broker will append to the log, so its last segment may be cleaned too
     :param rules: those of the Kafka version that the log is cleaned for
     """
-    basics = _basic_conditions(view, config)
     refusal = _refusal(view, config)
     if refusal is not None:
-        return _refused(view, config, refusal, basics)
+        return _refused(view, config, refusal)
     to_clean = log_to_clean(view, config, now_ms=now_ms, include_active=include_active)
-    conditions = _conditions(to_clean, config)
-    cause, reason = _decision(to_clean, conditions, view.log_end_offset)
+    cause, reason = _decision(to_clean, config, view.log_end_offset)
     cleaned = segments_between(view.segments, 0, to_clean.first_uncleanable_offset) if cause is None else ()
+    below_dirty = segments_between(view.segments, 0, to_clean.first_dirty_offset)
     return LogPlan(
         **vars(to_clean),
         view=view,
@@ -237,9 +221,7 @@ def plan_log(
         reason=reason + (_reset_note(view) if to_clean.checkpoint_reset else ""),
         skip_cause=cause,
         groups=group_segments(cleaned, config, to_clean.first_uncleanable_offset, rules),
-        legacy_delete_horizon_ms=_legacy_delete_horizon_ms(view, config, to_clean.first_dirty_offset),
-        overflowed=tuple(segment for segment in cleaned if overflows(segment)),
-        conditions=basics + conditions,
+        legacy_delete_horizon_ms=to_long(below_dirty[-1].mtime_ms - config.delete_retention_ms) if below_dirty else 0,
         rules=rules,
     )
 
@@ -276,7 +258,7 @@ def plan_policy(
     return PolicyPlan(plan_log(remaining, config, now_ms=now_ms, include_active=include_active, rules=rules), deletion)
 
 
-def _refused(view: LogView, config: TopicConfig, refusal: tuple[SkipCause, str], basics: tuple[Condition, ...]) -> LogPlan:
+def _refused(view: LogView, config: TopicConfig, refusal: tuple[SkipCause, str]) -> LogPlan:
     """The plan of a log that is not examined further; an empty log's checkpoint is still reset if it is outside the log."""
     cause, why = refusal
     first_dirty, reset = first_dirty_offset(view) if cause is SkipCause.EMPTY else (0, False)
@@ -288,18 +270,6 @@ def _refused(view: LogView, config: TopicConfig, refusal: tuple[SkipCause, str],
         skip_cause=cause,
         first_dirty_offset=first_dirty,
         checkpoint_reset=reset,
-        conditions=basics,
-    )
-
-
-def _basic_conditions(view: LogView, config: TopicConfig) -> tuple[Condition, ...]:
-    """The conditions that do not depend on the dirty section."""
-    source = config.source("cleanup.policy")
-    shown_policy = config.cleanup_policy if config.policy_guess is None else "unknown"
-    compacts = config.cleanup_compact and config.policy_guess is None
-    return (
-        Condition("cleanup policy", shown_policy, "includes", "compact", compacts, "cleanup.policy", source),
-        Condition("bytes", view.size_bytes, ">", 0, view.size_bytes > 0),
     )
 
 
@@ -316,41 +286,30 @@ def _refusal(view: LogView, config: TopicConfig) -> tuple[SkipCause, str] | None
     return None
 
 
-def _conditions(to_clean: LogToClean, config: TopicConfig) -> tuple[Condition, Condition, Condition]:
-    ratio, bound = to_clean.cleanable_ratio, config.min_cleanable_dirty_ratio
-    return (
-        Condition("dirty bytes", to_clean.dirty_bytes, ">", 0, to_clean.dirty_bytes > 0),
-        Condition(
-            "cleanable ratio", ratio, ">", bound, ratio > bound,
-            "min.cleanable.dirty.ratio", config.source("min.cleanable.dirty.ratio"),
-        ),
-        Condition(
-            "age past max.compaction.lag.ms", to_clean.overdue_ms, ">", 0, to_clean.overdue_ms > 0,
-            "max.compaction.lag.ms", config.source("max.compaction.lag.ms"),
-        ),
-    )  # fmt: skip
-
-
-def _decision(
-    to_clean: LogToClean, conditions: tuple[Condition, Condition, Condition], log_end_offset: int
-) -> tuple[SkipCause | None, str]:
+def _decision(to_clean: LogToClean, config: TopicConfig, log_end_offset: int) -> tuple[SkipCause | None, str]:
     """Why the log is skipped (``None``: it is cleaned), and the reason as text."""
-    has_dirty, over_ratio, overdue = conditions
-    if over_ratio.holds:
-        return None, f"{_amount(to_clean)}: over {shown(over_ratio.bound)} ({over_ratio.origin})"
-    if has_dirty.holds and overdue.holds:
-        return None, f"{_amount(to_clean)}: {overdue.setting} passed {duration(to_clean.overdue_ms)} ago ({overdue.source})"
+    bound = config.min_cleanable_dirty_ratio
+    limit = f"{shown(bound)} ({_origin(config, _RATIO)})"
+    if to_clean.cleanable_ratio > bound:
+        return None, f"{_amount(to_clean)}: over {limit}"
+    if to_clean.dirty_bytes > 0 and to_clean.overdue_ms > 0:
+        return None, f"{_amount(to_clean)}: {_LAG} passed {duration(to_clean.overdue_ms)} ago ({config.source(_LAG)})"
     held = f"held back by {to_clean.bounds[0]}"
-    if not has_dirty.holds:
+    if not to_clean.dirty_bytes:
         is_clean = to_clean.first_dirty_offset >= log_end_offset
         cause = SkipCause.CLEAN if is_clean else _HOLDS_BACK[to_clean.bounds[0].name]
         remedy = "; becomes cleanable once a broker rolls it, or in an export with --include-active"
         why = f"nothing to clean from first dirty offset {to_clean.first_dirty_offset} on, {held}"
         return cause, f"{cause.value}: {why}{remedy if cause is SkipCause.ACTIVE else ''}"
-    bound = f"{shown(over_ratio.bound)} ({over_ratio.origin})"
-    remedy = ratio_remedy(to_clean.clean_bytes, to_clean.dirty_bytes, float(over_ratio.bound))
-    why = f"{_amount(to_clean)}, not over {bound}, and {overdue.setting} has not passed; {held}; {remedy}"
+    remedy = ratio_remedy(to_clean.clean_bytes, to_clean.dirty_bytes, bound)
+    why = f"{_amount(to_clean)}, not over {limit}, and {_LAG} has not passed; {held}; {remedy}"
     return SkipCause.RATIO, f"{SkipCause.RATIO.value}: {why}"
+
+
+def _origin(config: TopicConfig, setting: str) -> str:
+    """A setting and its source, without repeating the name."""
+    source = str(config.source(setting))
+    return source if setting in source else f"{setting}, {source}"
 
 
 def _amount(to_clean: LogToClean) -> str:
@@ -361,12 +320,6 @@ def _amount(to_clean: LogToClean) -> str:
 def _reset_note(view: LogView) -> str:
     log = f"[{view.log_start_offset}, {view.log_end_offset}]"
     return f"; the cleaner checkpoint {view.cleaner_checkpoint} is outside the log {log} and is reset"
-
-
-def _legacy_delete_horizon_ms(view: LogView, config: TopicConfig, first_dirty_offset: int) -> int:
-    """Exception 5 of ``compaction.rules.record_retention`` (Kafka: ``Cleaner.doClean``)."""
-    clean = segments_between(view.segments, 0, first_dirty_offset)
-    return to_long(clean[-1].mtime_ms - config.delete_retention_ms) if clean else 0
 
 
 def rewritten_bytes(plan: LogPlan) -> int:
@@ -409,8 +362,7 @@ class Answer:
 
 def explain_compaction(plan: LogPlan, now_ms: int) -> tuple[Answer, ...]:
     """The conditions under which a log is compacted, and the bounds of the cleanable range."""
-    conditions = (_condition(plan, condition, now_ms) for condition in plan.conditions)
-    return (*conditions, *_bounds(plan, now_ms))
+    return (*_conditions(plan, now_ms), *_bounds(plan, now_ms))
 
 
 def explain_deletion(plan: DeletionPlan, now_ms: int) -> tuple[Answer, ...]:
@@ -438,19 +390,27 @@ def _deleted(plan: DeletionPlan) -> tuple[Answer, ...]:
     return (*shown, Answer(f"{len(others)} more segments ({size}) are deleted by {' and '.join(causes)}", True))
 
 
-def _condition(plan: LogPlan, condition: Condition, now_ms: int) -> Answer:
-    text = str(condition).rpartition(":")[0]
-    if condition.holds:
-        return Answer(text, True)
-    if condition.name == "cleanup policy" and plan.config.policy_guess is not None:
-        return Answer(_KNOWN, False, plan.config.policy_guess)
-    if condition.name == "cleanup policy":
-        return Answer(text, False, "set cleanup.policy=compact, or compact,delete")
-    if condition.name == "cleanable ratio":
-        return Answer(text, False, ratio_remedy(plan.clean_bytes, plan.dirty_bytes, float(condition.bound)))
-    if condition.setting == "max.compaction.lag.ms":
-        return Answer(text, False, _overdue_remedy(plan, now_ms))
-    return Answer(text, False)
+def _conditions(plan: LogPlan, now_ms: int) -> Iterator[Answer]:
+    """Those that were checked: a log that is refused is not examined further, and has no bounds."""
+    config, size, dirty = plan.config, plan.view.size_bytes, plan.dirty_bytes
+    if config.policy_guess is not None:
+        yield Answer(_KNOWN, False, config.policy_guess)
+    else:
+        text = f"cleanup policy {shown(config.cleanup_policy)} includes compact ({_origin(config, 'cleanup.policy')})"
+        yield _answer(text, config.cleanup_compact, "set cleanup.policy=compact, or compact,delete")
+    yield Answer(f"bytes {size} > 0", size > 0)
+    if not plan.bounds:
+        return
+    ratio, bound = plan.cleanable_ratio, config.min_cleanable_dirty_ratio
+    yield Answer(f"dirty bytes {dirty} > 0", dirty > 0)
+    text = f"cleanable ratio {shown(ratio)} > {shown(bound)} ({_origin(config, _RATIO)})"
+    yield _answer(text, ratio > bound, ratio_remedy(plan.clean_bytes, dirty, bound))
+    text = f"age past {_LAG} {plan.overdue_ms} > 0 ({_origin(config, _LAG)})"
+    yield _answer(text, plan.overdue_ms > 0, _overdue_remedy(plan, now_ms))
+
+
+def _answer(text: str, holds: bool, remedy: str) -> Answer:
+    return Answer(text, holds, "" if holds else remedy)
 
 
 def _overdue_remedy(plan: LogPlan, now_ms: int) -> str:

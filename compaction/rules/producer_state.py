@@ -103,7 +103,9 @@ class ProducerStates:
         control = (batches["attributes"] & CONTROL) != 0
         start = 0
         for end in [*np.flatnonzero(control).tolist(), len(batches)]:
-            self._append_data(batches[start:end])
+            run = batches[start:end]
+            for row in run[_first_and_last(run)] if len(run) > _SHORT_RUN else run:
+                self._append_batch(row)
             if end < len(batches):
                 self._append_control(batches[end], marker_at)
             start = end + 1
@@ -121,7 +123,9 @@ class ProducerStates:
         aborted = []
         for producer_id, first, last, is_aborted in self._completed:
             if is_aborted:
-                aborted.append(AbortedTxn(producer_id, first, last, self._stable_after(producer_id, last)))
+                # Kafka: ``ProducerStateManager.lastStableOffset(CompletedTxn)``
+                others = (begin for begin, owner in self._open.items() if owner != producer_id)
+                aborted.append(AbortedTxn(producer_id, first, last, min(others, default=last + 1)))
             self._open.pop(first, None)
             self._closed[first] = last
         self._pending, self._started, self._completed = {}, [], []
@@ -152,12 +156,6 @@ class ProducerStates:
             self._pending[producer_id] = update
         return update
 
-    def _append_data(self, rows: Rows) -> None:
-        if len(rows) > _SHORT_RUN:
-            rows = rows[_first_and_last(rows)]
-        for row in rows:
-            self._append_batch(row)
-
     def _append_batch(self, row: np.void) -> None:
         producer_id, first, last = int(row["producer_id"]), int(row["base_offset"]), int(row["last_offset"])
         update = self._update(producer_id)
@@ -182,11 +180,6 @@ class ProducerStates:
         update.coordinator_epoch = marker.coordinator_epoch
         update.txn_first_offset = NONE
         update.last_timestamp_ms = marker.timestamp_ms
-
-    def _stable_after(self, producer_id: int, last_offset: int) -> int:
-        """Kafka: ``ProducerStateManager.lastStableOffset(CompletedTxn)``."""
-        others = [first for first, owner in self._open.items() if owner != producer_id]
-        return min(others, default=last_offset + 1)
 
 
 def _entry(producer_id: int, state: _State) -> ProducerEntry:

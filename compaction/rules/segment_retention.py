@@ -23,8 +23,9 @@ Mirrors ``UnifiedLog.deleteOldSegments``, ``deletableSegments`` and ``deleteSegm
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from compaction.config.entries import LONG_MAX, to_long
 from compaction.config.resolver import TopicConfig
@@ -35,7 +36,7 @@ from compaction.screen.amounts import counted, duration, with_duration
 
 
 class DeletionCause(enum.Enum):
-    """The pass that deletes a segment."""
+    """The pass that deletes a segment, in their order."""
 
     #: it ends below the log start offset
     LOG_START = "log start"
@@ -85,22 +86,16 @@ class DeletionPlan:
         return "\n".join([f"{self.view.topic_partition}: {self.reason}", *(f"  {removal}" for removal in self.removals)])
 
 
-#: the reason to delete a segment, ``None`` to retain it; the second argument is the next segment, ``None`` for the last
-_Rule = Callable[[Segment, "Segment | None"], "str | None"]
-
-
 def plan_deletion(view: LogView, config: TopicConfig, *, now_ms: int) -> DeletionPlan:
     """The segments of one log that the delete policy deletes at ``now_ms``."""
     refusal = _refusal(view, config)
     if refusal is not None:
         return DeletionPlan(view, config, (), view, refusal)
     after, removals = view, []
-    for cause, rule_for in _PASSES:
-        rule = rule_for(after, config, now_ms) if cause is DeletionCause.LOG_START or config.cleanup_delete else None
-        if rule is not None:
-            deleted = [Removal(segment, cause, why) for segment, why in _oldest_first(after, rule)]
-            after = _without(after, len(deleted), now_ms)
-            removals += deleted
+    for cause in DeletionCause if config.cleanup_delete else (DeletionCause.LOG_START,):
+        deleted = list(_oldest_first(after, config, cause, now_ms))
+        after = _without(after, len(deleted), now_ms)
+        removals += deleted
     return DeletionPlan(view, config, tuple(removals), after, _summary(view, config, removals, now_ms))
 
 
@@ -114,64 +109,33 @@ def _refusal(view: LogView, config: TopicConfig) -> str | None:
     return None
 
 
-def _oldest_first(view: LogView, rule: _Rule) -> Iterator[tuple[Segment, str]]:
-    """The segments that a pass deletes, with the reasons."""
-    for position, segment in enumerate(view.segments):
-        following = view.segments[position + 1] if position + 1 < len(view.segments) else None
-        end_offset = view.log_end_offset if following is None else following.base_offset
+def _oldest_first(view: LogView, config: TopicConfig, cause: DeletionCause, now_ms: int) -> Iterator[Removal]:
+    """The segments that a pass deletes."""
+    remaining_bytes, ends = view.size_bytes, [segment.base_offset for segment in view.segments[1:]]
+    for segment, following in zip_longest(view.segments, ends):
+        end_offset = view.log_end_offset if following is None else following
         if view.high_watermark < end_offset or (following is None and segment.size_bytes == 0):
             return
-        why = rule(segment, following)
+        remaining_bytes -= segment.size_bytes
+        why = _why(cause, view, config, following, remaining_bytes, to_long(now_ms - segment.largest_timestamp_ms))
         if why is None:
             return
-        yield segment, why
+        yield Removal(segment, cause, why)
 
 
-def _by_log_start(view: LogView, config: TopicConfig, now_ms: int) -> _Rule:
-    def rule(segment: Segment, following: Segment | None) -> str | None:
-        if following is None or following.base_offset > view.log_start_offset:
-            return None
-        return f"it ends at {following.base_offset}, the log starts at {view.log_start_offset}"
-
-    return rule
-
-
-def _by_size(view: LogView, config: TopicConfig, now_ms: int) -> _Rule | None:
-    bound = config.retention_bytes
-    if bound < 0 or view.size_bytes < bound:
-        return None
-    remaining_bytes = view.size_bytes
-
-    def rule(segment: Segment, following: Segment | None) -> str | None:
-        nonlocal remaining_bytes
-        if remaining_bytes - segment.size_bytes < bound:
-            return None
-        remaining_bytes -= segment.size_bytes
+def _why(
+    cause: DeletionCause, view: LogView, config: TopicConfig, following: int | None, remaining_bytes: int, age_ms: int
+) -> str | None:
+    """Why a pass deletes a segment, if it does: by the next segment's base, the bytes of the log without it, and its age."""
+    if cause is DeletionCause.LOG_START and following is not None and following <= view.log_start_offset:
+        return f"it ends at {following}, the log starts at {view.log_start_offset}"
+    if cause is DeletionCause.SIZE and 0 <= config.retention_bytes <= remaining_bytes:
         origin = config.source("retention.bytes")
-        return f"{remaining_bytes} bytes are left without it, retention.bytes is {bound} ({origin})"
-
-    return rule
-
-
-def _by_time(view: LogView, config: TopicConfig, now_ms: int) -> _Rule | None:
-    bound = config.retention_ms
-    if bound < 0:
-        return None
-
-    def rule(segment: Segment, following: Segment | None) -> str | None:
-        age_ms = to_long(now_ms - segment.largest_timestamp_ms)
-        if age_ms <= bound:
-            return None
-        return f"it is {duration(age_ms)} old, retention.ms is {with_duration(bound)} ({config.source('retention.ms')})"
-
-    return rule
-
-
-_PASSES: tuple[tuple[DeletionCause, Callable[[LogView, TopicConfig, int], _Rule | None]], ...] = (
-    (DeletionCause.LOG_START, _by_log_start),
-    (DeletionCause.SIZE, _by_size),
-    (DeletionCause.TIME, _by_time),
-)
+        return f"{remaining_bytes} bytes are left without it, retention.bytes is {config.retention_bytes} ({origin})"
+    if cause is DeletionCause.TIME and 0 <= config.retention_ms < age_ms:
+        bound = f"{with_duration(config.retention_ms)} ({config.source('retention.ms')})"
+        return f"it is {duration(age_ms)} old, retention.ms is {bound}"
+    return None
 
 
 def _without(view: LogView, count: int, now_ms: int) -> LogView:

@@ -37,6 +37,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -127,9 +128,9 @@ def aborted_for_map(
         return _aborted_ranges([])
     replay = _Replay()
     replay.add(_TxnIndexes(segments, log_start_offset).collect(first_segment, first_uncleanable_offset), 0)
-    for marker in _abort_markers(rows[_read(segments, rows, first_segment, first_position, first_uncleanable_offset)]):
-        replay.consume_up_to(marker.last_offset)
-        replay.close(marker, 0)
+    read = _read(segments, rows, first_segment, first_position, first_uncleanable_offset)
+    for _, last_offset, producer_id in _abort_markers(rows[read]):
+        replay.close(producer_id, last_offset, 0)
     replay.consume_up_to(first_uncleanable_offset)
     return _aborted_ranges(replay.finish())
 
@@ -160,8 +161,12 @@ def resolve_cleaning(
     entries: list[list[AbortedTxn]] = [[] for _ in groups]
     for range_ in sorted((range_ for range_ in ranges if range_.end in needed), key=lambda range_: range_.end):
         entries[range_.group].append(range_.txn)
-    for group in entries:
-        _check_ascending(group)
+    for before, after in (pair for group in entries for pair in pairwise(group)):
+        if before.last_offset >= after.last_offset:
+            raise UnsupportedLogError(
+                f"aborted transactions of a cleaned segment would not ascend by last offset ({before} before {after})",
+                hint="the .txnindex files are not those of this log: let a broker recover the log first",
+            )
     return TxnResolution(aborted, _discardable(rows, aborted, needed), tuple(tuple(group) for group in entries))
 
 
@@ -173,14 +178,6 @@ class _Range(NamedTuple):
     end: int
     group: int
     txn: AbortedTxn
-
-
-class _Marker(NamedTuple):
-    """An ABORT marker."""
-
-    segment_index: int
-    last_offset: int
-    producer_id: int
 
 
 @dataclass
@@ -204,11 +201,12 @@ class _Replay:
             first_offset, _, segment_base, txn = heapq.heappop(self.pending)
             self.ongoing.setdefault(txn.producer_id, (max(first_offset, segment_base), txn))
 
-    def close(self, marker: _Marker, group: int) -> None:
-        """An ABORT marker is read (after ``consume_up_to`` of its last offset)."""
-        opened = self.ongoing.pop(marker.producer_id, None)
+    def close(self, producer_id: int, last_offset: int, group: int) -> None:
+        """An ABORT marker with this last offset is read."""
+        self.consume_up_to(last_offset)
+        opened = self.ongoing.pop(producer_id, None)
         if opened is not None:
-            self.closed.append(_Range(marker.producer_id, opened[0], marker.last_offset, group, opened[1]))
+            self.closed.append(_Range(producer_id, opened[0], last_offset, group, opened[1]))
 
     def finish(self) -> list[_Range]:
         """All ranges; those still open end at ``_NO_END``."""
@@ -222,9 +220,9 @@ def _replay_groups(
     index_of: dict[int, int],
     rows: Rows,
 ) -> list[_Range]:
-    markers: dict[int, list[_Marker]] = {}
-    for marker in _abort_markers(rows):
-        markers.setdefault(marker.segment_index, []).append(marker)
+    markers: dict[int, list[tuple[int, int]]] = {}
+    for index, last_offset, producer_id in _abort_markers(rows):
+        markers.setdefault(index, []).append((producer_id, last_offset))
     replay = _Replay()
     for group_index, group in enumerate(groups):
         for position, member in enumerate(group):
@@ -232,8 +230,7 @@ def _replay_groups(
             index = index_of[member.base_offset]
             replay.add(indexes.collect(index, upper), member.base_offset)
             for marker in markers.get(index, ()):
-                replay.consume_up_to(marker.last_offset)
-                replay.close(marker, group_index)
+                replay.close(*marker, group_index)
             if segments[index].size_bytes:
                 replay.consume_up_to(member.next_offset - 1)
     return replay.finish()
@@ -278,12 +275,11 @@ def _read(segments: Sequence[Segment], rows: Rows, first_segment: int, first_pos
     return read
 
 
-def _abort_markers(rows: Rows) -> list[_Marker]:
-    """The ABORT markers in log order."""
+def _abort_markers(rows: Rows) -> Iterable[tuple[int, int, int]]:
+    """The ABORT markers in log order: segment index, last offset and producer id."""
     aborts = rows[rows["kind"] == TxnKind.ABORT]
     aborts = aborts[np.argsort(aborts["last_offset"], kind="stable")]
-    columns = (aborts["segment_index"].tolist(), aborts["last_offset"].tolist(), aborts["producer_id"].tolist())
-    return [_Marker(*values) for values in zip(*columns, strict=True)]
+    return zip(*(aborts[name].tolist() for name in ("segment_index", "last_offset", "producer_id")), strict=True)
 
 
 def _aborted_ranges(ranges: Sequence[_Range]) -> AbortedRanges:
@@ -325,15 +321,6 @@ def _by_producer(rows: Rows) -> tuple[Int64s, Int64s]:
     """Producer ids and last offsets, sorted."""
     order = np.lexsort((rows["last_offset"], rows["producer_id"]))
     return rows["producer_id"][order], rows["last_offset"][order]
-
-
-def _check_ascending(entries: Sequence[AbortedTxn]) -> None:
-    for before, after in zip(entries, entries[1:], strict=False):
-        if before.last_offset >= after.last_offset:
-            raise UnsupportedLogError(
-                f"aborted transactions of a cleaned segment would not ascend by last offset ({before} before {after})",
-                hint="the .txnindex files are not those of this log: let a broker recover the log first",
-            )
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,12 +20,11 @@ from compaction.run.sizing import Sizes
 from tests.conformance.kafkas import Compared
 from tests.kafka.gateway import shared_gateway
 from tests.kafka.jars import REFERENCE, VERSIONS
-from tests.local_job import clean_on_spark
 from tests.memory import scratch
 from tests.scenarios.draw import draw
 from tests.scenarios.language import HERE, Scenario
 from tests.scenarios.printer import printed
-from tests.scenarios.runner import Way, in_place_by, outcomes
+from tests.scenarios.runner import Way, in_place_by, on_spark
 from tests.scenarios.shrink import shrink
 
 
@@ -36,12 +35,6 @@ def random_sizes(seed: int, *, spark: bool = False) -> Sizes:
         return Sizes(rng.choice((4_000, 20_000, 1 << 20)), rng.choice((20_000, 200_000)), rng.choice((2, 30, 1 << 20)))
     some = (500, 2_000, 1 << 20)
     return Sizes(rng.choice(some), rng.choice(some), rng.choice((2, 30, 1 << 20)))
-
-
-def on_spark(sizes: Sizes, version: str) -> Way:
-    """As Spark jobs, in a session of its own."""
-    job = clean_on_spark(sizes, kafka_version=version)
-    return lambda log_dir, now_ms, topics: (outcomes(job(log_dir, now_ms, topics).values()), log_dir)
 
 
 @dataclass(frozen=True)
@@ -62,7 +55,7 @@ class Batch:
     def run(self) -> Compared:
         """Runs them, with the cleaner of the version as the judge."""
         gateway = shared_gateway(self.version)
-        ours = on_spark(self.sizes, self.version) if self.spark else self._in_place()
+        ours = on_spark(None, self.sizes, self.version) if self.spark else self._in_place()
         found = {f"seed{seed}": draw(seed, gateway.release) for seed in range(self.first, self.first + self.count)}
         with scratch() as root:
             return Compared(gateway, ours, self.include_active).run(root, found)

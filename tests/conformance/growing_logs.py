@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from compaction import compact
@@ -22,6 +23,7 @@ from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
 from tests.local_job import topics_file
 from tests.oracle.random_logs import START_MS, Flavour, random_log
+from tests.scenarios.draw import drawn_flavour
 from tests.scenarios.runner import offsets_of
 
 ROUNDS = 5
@@ -41,23 +43,8 @@ Logs = Mapping[str, tuple[Flavour, Mapping[str, str]]]
 def random_logs(seed: int) -> Logs:
     """Nine logs of random flavours and settings, uncompressed: the sizes of segments decide what later rounds join."""
     rng = random.Random(f"copies {seed}")
-    return {f"random-{number}": (_flavour(rng), _settings(rng)) for number in range(9)}
-
-
-def _flavour(rng: random.Random) -> Flavour:
-    magics, producers = rng.choice(((2,), (2,), (2,), (1, 2), (0, 1, 2), (0, 1))), rng.choice((0, 1, 4, 12))
-    return Flavour(
-        batches=rng.choice((25, 40, 90, 120)),
-        keys=rng.choice((1, 2, 5, 12, 40)),
-        magics=magics,
-        producers=producers,
-        transactions=producers > 0 and 2 in magics and rng.random() < 0.75,
-        gaps=rng.random() < 0.7,
-        odd=rng.choice((0.0, 0.0, 0.1, 0.5)),
-        stated=rng.choice((0.0, 0.0, 0.0, 0.05, 0.5)),
-        settled=rng.choice((0.3, 0.6, 0.9)),
-        far=0.0 if rng.random() < 0.93 else 0.6,
-    )
+    flavours = (replace(drawn_flavour(9 * seed + number), codecs=(0,), spoiled=0.0) for number in range(9))
+    return {f"random-{number}": (flavour, _settings(rng)) for number, flavour in enumerate(flavours)}
 
 
 def _settings(rng: random.Random) -> Mapping[str, str]:

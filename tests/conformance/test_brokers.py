@@ -266,17 +266,6 @@ def test_with_corrupt_snapshots_the_producers_of_the_batches_are_retained_as_by_
     assert [batch.producer_id for batch in batches if not batch.count] == [7, 8]
 
 
-@dataclass(frozen=True)
-class Followers:
-    """Copies of the directory of a follower that was away, and then appended several transactions at once: after a clean
-    shutdown; after it had appended more and was killed; and after it had lost its disk, and the leader's log had been
-    compacted."""
-
-    stopped: Path
-    killed: Path
-    anew: Path
-
-
 def write_transactions(clients: Clients) -> None:
     """Transactions of several producers, one after the other, then some within a longer one; most of them are aborted."""
     with ExitStack() as stack:
@@ -316,10 +305,12 @@ def follower_is_fenced(leader: Clients) -> None:
 
 
 @pytest.fixture(scope="module")
-def followers(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Followers:
+def followers(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copies of the directory of a follower that was away, and then appended several transactions at once: after a clean
+    shutdown; after it had appended more and was killed; and after it had lost its disk, and the leader's log had been
+    compacted (``anew``)."""
     root = tmp_path_factory.mktemp("followers")
     follower = root / "follower"
-    made = Followers(root / "stopped", root / "killed", root / "anew")
     with Broker(root / "leader") as leader:
         clients = Clients(gateway, leader.bootstrap)
         with Broker(follower, MARKED_OFTEN, beside=leader):
@@ -327,13 +318,13 @@ def followers(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Fol
         write_transactions(clients)
         with Broker(follower, MARKED_OFTEN, beside=leader):
             caught_up(clients, follower)
-        shutil.copytree(follower, made.stopped)
+        shutil.copytree(follower, root / "stopped")
         write_transactions(clients)
         with Broker(follower, MARKED_OFTEN, beside=leader) as killed:
             caught_up(clients, follower)
             killed.kill()
         follower_is_fenced(clients)
-        shutil.copytree(follower, made.killed)
+        shutil.copytree(follower, root / "killed")
     clean_locally(root / "leader", soon_after(root / "leader"), {"txn": SMALL})
     shutil.rmtree(follower / LOG)
     with Broker(root / "leader") as leader:
@@ -341,13 +332,13 @@ def followers(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Fol
         write_transactions(clients)
         with Broker(follower, MARKED_OFTEN, beside=leader):
             caught_up(clients, follower)
-    shutil.copytree(follower, made.anew)
-    return made
+    shutil.copytree(follower, root / "anew")
+    return root
 
 
 @pytest.mark.parametrize("end", ["stopped", "killed", "anew"])
-def test_a_follower_is_cleaned_as_by_kafka(followers: Followers, gateway: Gateway, tmp_path: Path, end: str) -> None:
-    written: Path = getattr(followers, end)
+def test_a_follower_is_cleaned_as_by_kafka(followers: Path, gateway: Gateway, tmp_path: Path, end: str) -> None:
+    written = followers / end
     clean = (written / CLEAN_SHUTDOWN).exists()
     assert clean is (end != "killed")
     assert has_later_stable_offsets(written / LOG)

@@ -11,31 +11,28 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from compaction.certifier.certificate import LogCertificate
 from compaction.names import TopicPartition
 from tests.conformance import kafkas
-from tests.conformance.fuzz import random_sizes
+from tests.conformance.fuzz import Batch
 from tests.conformance.growing_logs import HOUR_MS, GrowingLogs, Logs
 from tests.conformance.kafkas import Compared
 from tests.kafka.gateway import Gateway
 from tests.memory import scratch
 from tests.oracle.random_logs import Flavour
-from tests.scenarios.draw import draw, drawn
+from tests.scenarios.draw import drawn
 from tests.scenarios.language import scenarios
 from tests.scenarios.plain import is_plain, plainly
-from tests.scenarios.runner import in_place_by, on_spark
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tests.scenarios.runner import in_place_by
 
 pytestmark = pytest.mark.kafka
 
-#: the first seed, and how many; on Spark fewer, which takes longer for each
-FIRST, LOGS, ON_SPARK = 40, 40, 4
+#: the first seed, and how many
+FIRST, LOGS = 40, 40
 #: the first logs of the plain cleaner's tests
 JUDGED = 120
 GROWING: Logs = {
@@ -52,10 +49,9 @@ GROWING: Logs = {
 SEEDS = (0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow))
 
 
-def test_random_logs_equal_kafkas_after_every_round(gateway: Gateway) -> None:
-    with scratch() as root:
-        found = {f"seed{seed}": draw(seed) for seed in range(FIRST, FIRST + LOGS)}
-        both = Compared(gateway, in_place_by(sizes=random_sizes(FIRST))).run(root, found)
+@pytest.mark.usefixtures("gateway")
+def test_random_logs_equal_kafkas_after_every_round() -> None:
+    both = Batch(FIRST, LOGS).run()
     assert both.failed == {}
     assert both.cleaned > LOGS
 
@@ -84,16 +80,6 @@ def test_what_verify_rejects_fails_a_log_unless_its_checkpoint_is_invented(
         both = Compared(gateway, in_place_by()).run(root, {"known": known, "invented": invented})
     assert ["a record is lost" in problem for problems in both.failed.values() for problem in problems] == [True]
     assert [*both.failed] == ["known"]
-
-
-@pytest.mark.slow
-def test_random_logs_equal_kafkas_after_every_round_on_spark(request: pytest.FixtureRequest, gateway: Gateway) -> None:
-    spark: SparkSession = request.getfixturevalue("spark")
-    with scratch() as root:
-        found = {f"seed{seed}": draw(seed) for seed in range(FIRST, FIRST + ON_SPARK)}
-        both = Compared(gateway, on_spark(spark, random_sizes(FIRST, spark=True))).run(root, found)
-    assert both.failed == {}
-    assert both.cleaned > ON_SPARK
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -27,8 +27,6 @@ class CleanStats:
 
     bytes_read: int
     bytes_written: int
-    map_bytes_read: int
-    map_messages_read: int
     messages_read: int
     messages_written: int
     invalid_messages_read: int

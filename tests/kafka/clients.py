@@ -13,6 +13,7 @@ from tests.kafka.reader import decoded, headers_of
 from tests.waiting import wait_until
 
 _CLIENTS = "org.apache.kafka.clients."
+_RESOURCE = "org.apache.kafka.common.config.ConfigResource"
 _BYTES = "org.apache.kafka.common.serialization.ByteArray"
 _POLL_MS = 200
 _TIMEOUT_S = 60
@@ -71,15 +72,18 @@ class Clients:
             nodes = admin.describeCluster().nodes().get()
             return sorted(int(node.id()) for node in self.gateway.cls("java.util.ArrayList")(nodes))
 
-    def set_config(self, topic: str, config: Mapping[str, str]) -> None:
-        """Sets topic-level settings."""
-        kinds = self.gateway.cls("org.apache.kafka.common.config.ConfigResource$Type")
-        resource = self.gateway.cls("org.apache.kafka.common.config.ConfigResource")(kinds.TOPIC, topic)
+    def resource(self, name: str, kind: str = "TOPIC") -> Any:
+        """What has settings: a topic, or a broker by its id; the broker without one is all of them."""
+        java, kinds = self.gateway.cls(_RESOURCE), self.gateway.cls(_RESOURCE + "$Type")
+        return java(getattr(kinds, kind), name)
+
+    def set_config(self, name: str, config: Mapping[str, str], kind: str = "TOPIC") -> None:
+        """Sets the settings of a ``resource``."""
         entry, change = (self.gateway.cls(_CLIENTS + "admin." + name) for name in ("ConfigEntry", "AlterConfigOp"))
         set_to = self.gateway.cls(_CLIENTS + "admin.AlterConfigOp$OpType").SET
         changes = [change(entry(name, value), set_to) for name, value in config.items()]
         with self.admin() as admin:
-            admin.incrementalAlterConfigs({resource: changes}).all().get()
+            admin.incrementalAlterConfigs({self.resource(name, kind): changes}).all().get()
 
     @contextmanager
     def producer(self, **config: str) -> Iterator[Producer]:

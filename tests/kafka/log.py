@@ -39,10 +39,6 @@ class Opening:
     background: bool = False
     checks_producers: bool = True
 
-    def at(self, now_ms: int) -> Opening:
-        """The same at another time."""
-        return replace(self, now_ms=now_ms)
-
 
 class KafkaLog:
     """An open ``UnifiedLog`` (``java``). As a context manager it closes as a broker's clean shutdown does."""

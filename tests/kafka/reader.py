@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from tests.kafka.encode import Record
 from tests.kafka.gateway import Gateway
 
 
-class ReadRecord(NamedTuple):
-    """A record as Kafka decodes it; ``headers`` are (name, value) pairs."""
-
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
-
-
-def kafka_records(gateway: Gateway, segment: Path) -> list[ReadRecord]:
+def kafka_records(gateway: Gateway, segment: Path) -> list[Record]:
     """Every record of a ``.log`` file in order, control records included; a damaged batch raises."""
     opened = gateway.cls(gateway.named("FileRecords")).open(gateway.cls("java.io.File")(str(segment)), False)
     try:
@@ -33,9 +24,10 @@ def kafka_records(gateway: Gateway, segment: Path) -> list[ReadRecord]:
         rest = gateway.fields(_constructed(gateway, found, kind, simple))
     finally:
         opened.close()
+    headers = (tuple((name.encode(), value) for name, value in headers_of(one["headers"])) for one in rest)
     return [
-        ReadRecord(offset, one["timestamp"], decoded(one["key"]), decoded(one["value"]), headers_of(one["headers"]))
-        for offset, one in zip(offsets, rest, strict=True)
+        Record(offset, one["timestamp"], decoded(one["key"]), decoded(one["value"]), pairs)
+        for offset, one, pairs in zip(offsets, rest, headers, strict=True)
     ]
 
 

@@ -45,17 +45,9 @@ from tests.log.logs import (
     put_snapshot,
     txn_batch,
 )
+from tests.recovery.small_logs import HERE, log_with
 
-HERE = location("/logs")
 DAY_MS = 86_400_000
-
-
-def log_with(*segments: Built) -> FaultyFileSystem:
-    fs = FaultyFileSystem()
-    fs.mkdir(HERE.path)
-    for segment in segments:
-        segment.put(fs, HERE.path)
-    return fs
 
 
 def read(fs: FaultyFileSystem, now_ms: int = NOW_MS, **checkpoints: int) -> LogView:
@@ -403,10 +395,7 @@ OFFSETS = range(100, 1100)
 @pytest.fixture
 def fs() -> FaultyFileSystem:
     """A segment of a thousand batches with an index entry for every few of them."""
-    made = FaultyFileSystem()
-    made.mkdir(HERE.path)
-    data_segment(100, OFFSETS, interval=500).put(made, HERE.path)
-    return made
+    return log_with(data_segment(100, OFFSETS, interval=500))
 
 
 def cut(fs: FaultyFileSystem, target_bytes: int) -> tuple[ByteRange, ...]:

@@ -43,34 +43,18 @@ class Flavour:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """The log when it had so many segments, the last of them active."""
-
-    segments: int
-    producers: tuple[ProducerEntry, ...]
-    last_stable_offset: int
-    end_ms: int
-
-
-@dataclass(frozen=True)
 class RandomLog:
-    """All segments (the last one is active), the producers' state, the last stable offset and the latest timestamp; and its
-    states after each segment."""
+    """All segments (the last one is active), the producers' state, the last stable offset and the latest timestamp."""
 
     segments: list[NaiveSegment]
     producers: tuple[ProducerEntry, ...]
     last_stable_offset: int
     end_ms: int
-    stages: tuple[Stage, ...] = ()
 
     def segment_bases(self) -> list[int]:
         """Possible first dirty and first uncleanable offsets: base offsets at or below the last stable offset."""
         bases = [segment.base_offset for segment in self.segments]
         return [base for base in bases if base <= self.last_stable_offset] or bases[:1]
-
-    def at(self, stage: Stage) -> RandomLog:
-        """The log at that time."""
-        return RandomLog(self.segments[: stage.segments], stage.producers, stage.last_stable_offset, stage.end_ms)
 
 
 def random_log(seed: int, flavour: Flavour, start_ms: int = START_MS) -> RandomLog:
@@ -84,7 +68,6 @@ class _Writer:
         self.flavour = flavour
         self.log = LogBuilder(flavour.index_interval_bytes)
         self.now_ms = start_ms
-        self.stages: list[Stage] = []
 
     def write(self) -> RandomLog:
         for _ in range(self.flavour.batches):
@@ -92,19 +75,13 @@ class _Writer:
             self._step()
             if self.log.size_bytes > 1_500 and self.rng.random() < 0.4:
                 self._roll()
-        stage = self._stage()
-        segments = self.log.build(self.now_ms)
-        return RandomLog(segments, stage.producers, stage.last_stable_offset, stage.end_ms, (*self.stages, stage))
-
-    def _stage(self) -> Stage:
         last_stable = min(self.log.open_txns.values(), default=self.log.next_offset)
-        return Stage(len(self.log.closed) + 1, self.log.producers(), last_stable, self.now_ms)
+        return RandomLog(self.log.build(self.now_ms), self.log.producers(), last_stable, self.now_ms)
 
     def _roll(self) -> None:
         if self.flavour.settled and self.rng.random() < self.flavour.settled:
             for producer in list(self.log.open_txns):
                 self._end(producer)
-        self.stages.append(self._stage())
         self.log.roll(self.now_ms)
         if self.flavour.gaps and self.rng.random() < 0.3:
             self.log.skip(self.rng.randrange(5))

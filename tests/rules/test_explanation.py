@@ -42,6 +42,20 @@ def mostly_clean(**given: object) -> LogView:
     )
 
 
+def test_every_condition_that_was_checked_is_answered() -> None:
+    assert [(each.text, each.holds) for each in answers(mostly_clean()).values() if each.holds is not None] == [
+        ("cleanup policy compact includes compact (--set cleanup.policy)", True),
+        ("bytes 3210 > 0", True),
+        ("dirty bytes 1000 > 0", True),
+        ("cleanable ratio 0.3125 > 0.5 (min.cleanable.dirty.ratio, Kafka's default)", False),
+        ("age past max.compaction.lag.ms 0 > 0 (max.compaction.lag.ms, Kafka's default)", False),
+    ]
+    assert [*answers(mostly_clean(), DELETE)] == [
+        "cleanup policy delete includes compact (--set cleanup.policy)",
+        "bytes 3210 > 0",
+    ]
+
+
 def test_the_ratio_has_its_value_bound_source_and_two_remedies() -> None:
     found = answers(mostly_clean())
     ratio = one(found, "cleanable ratio")

@@ -85,6 +85,15 @@ def test_max_compaction_lag_ignores_clean_segments() -> None:
     assert measured(view, max_compaction_lag_ms=NOW_MS - 5).overdue_ms == 0
 
 
+def test_max_compaction_lag_is_that_of_the_oldest_dirty_segment() -> None:
+    ages = [segment(base, first_batch_timestamp_ms=NOW_MS - age_ms) for base, age_ms in ((0, 5), (10, 9), (20, 7), (30, 99))]
+    assert measured(log(*ages, end=40), max_compaction_lag_ms=2).overdue_ms == 7
+
+
+def test_segments_below_the_log_start_count_as_clean() -> None:
+    assert measured(four(log_start_offset=12, cleaner_checkpoint=20)).clean_bytes == 200
+
+
 def test_an_empty_last_segment_of_an_export_stays_active() -> None:
     view = log(segment(0), segment(10), segment(20, 0), end=20)
     assert measured(view, include_active=True) == measured(view)

@@ -25,7 +25,6 @@ from compaction.rules.plan import (
     dirtiest_first,
     freed_bytes,
     group_segments,
-    overflows,
     plan_log,
     plan_policy,
     rewritten_bytes,
@@ -143,17 +142,6 @@ def test_a_skip_for_the_ratio_has_its_numbers_and_the_source_of_the_bound() -> N
     )
 
 
-def test_every_condition_is_a_value() -> None:
-    conditions = {each.name: each for each in planned(half_dirty()).conditions}
-    ratio = conditions["cleanable ratio"]
-    assert (ratio.value, ratio.relation, ratio.bound, ratio.holds, ratio.setting) == (
-        0.5, ">", 0.5, False, "min.cleanable.dirty.ratio",
-    )  # fmt: skip
-    assert str(ratio) == "cleanable ratio 0.5 > 0.5 (min.cleanable.dirty.ratio, Kafka's default): no"
-    assert str(conditions["cleanup policy"]) == "cleanup policy compact includes compact (--set cleanup.policy): yes"
-    assert [name for name, each in conditions.items() if each.holds] == ["cleanup policy", "bytes", "dirty bytes"]
-
-
 def test_a_checkpoint_outside_the_log_is_reset_even_if_nothing_is_cleaned() -> None:
     plan = planned(half_dirty(cleaner_checkpoint=31), "min.cleanable.dirty.ratio=1")
     assert (plan.verdict, plan.checkpoint_reset, plan.first_dirty_offset) == (Verdict.SKIP, True, 0)
@@ -193,17 +181,6 @@ def test_the_last_segment_of_an_export_is_cleaned() -> None:
 def test_the_legacy_delete_horizon_depends_on_the_last_clean_segment(checkpoint: int | None, horizon_ms: int) -> None:
     plan = planned(half_dirty(cleaner_checkpoint=checkpoint), "delete.retention.ms=500")
     assert plan.legacy_delete_horizon_ms == horizon_ms
-
-
-def test_segments_whose_offsets_overflow_must_be_split() -> None:
-    wide = segment(0, 100, next_offset=2**31 + 1)
-    plan = planned(log(wide, segment(2**31 + 1), segment(2**31 + 9), end=2**31 + 10), "min.cleanable.dirty.ratio=0")
-    assert plan.overflowed == (wide,)
-
-
-def test_an_overflowing_active_segment_is_not_split() -> None:
-    plan = planned(log(segment(0), segment(10, next_offset=2**32), end=2**32), "min.cleanable.dirty.ratio=0")
-    assert plan.overflowed == ()
 
 
 def test_the_dirtiest_log_is_first_and_skipped_logs_are_last() -> None:
@@ -261,48 +238,40 @@ def test_offset_indexes_bound_a_group_as_time_indexes_do() -> None:
     assert [len(group) for group in bases(wide, max_index_bytes=72, first_uncleanable_offset=100)] == [3, 3, 3, 1]
 
 
-def test_the_range_check_uses_the_base_of_the_next_segment() -> None:
-    far = MAX_RELATIVE_OFFSET
-    segments = [segment(0), segment(1), segment(far + 1), segment(far + 2)]
-    # the second may reach up to far, which still fits; the third up to far + 1, which does not
-    assert bases(segments, first_uncleanable_offset=far + 3) == [[0, 1], [far + 1, far + 2]]
-    assert bases(segments[:3], first_uncleanable_offset=far + 2) == [[0, 1], [far + 1]]
+FAR = MAX_RELATIVE_OFFSET
 
 
 @pytest.mark.parametrize(
-    ("first_uncleanable_offset", "expected"),
-    [(MAX_RELATIVE_OFFSET + 1, [[0, 400_000]]), (MAX_RELATIVE_OFFSET + 2, [[0], [400_000]])],
-    ids=["it can just be told from the group's base", "it is one past what an index can hold"],
-)
-def test_the_range_check_of_the_last_segment_uses_the_first_uncleanable_offset(
-    first_uncleanable_offset: int, expected: list[list[int]]
+    ("segments", "first_uncleanable_offset", "expected"),
+    [
+        pytest.param(
+            [segment(0), segment(1), segment(FAR + 1), segment(FAR + 2)], FAR + 3, [[0, 1], [FAR + 1, FAR + 2]],
+            id="up to the base of the next segment: the second one fits, the third does not",
+        ),
+        pytest.param(
+            [segment(0), segment(1), segment(FAR + 1)], FAR + 2, [[0, 1], [FAR + 1]], id="the last one does not fit"
+        ),
+        pytest.param([segment(0), segment(4)], FAR + 1, [[0, 4]], id="the last one up to the first uncleanable offset"),
+        pytest.param([segment(0), segment(4)], FAR + 2, [[0], [4]], id="which is one past what an index can hold"),
+        pytest.param(
+            [segment(0), segment(10, 0), segment(FAR + 100)], 1 << 40, [[0, 10], [FAR + 100]], id="an empty one is exempt"
+        ),
+        pytest.param(
+            [segment(0, 0), segment(FAR, 10), segment(FAR + 2, 10)], FAR + 3, [[0], [FAR, FAR + 2]],
+            id="the first of a group is not checked, though it is empty",
+        ),
+    ],
+)  # fmt: skip
+def test_a_group_ends_before_a_segment_whose_offsets_may_not_fit(
+    segments: list[Segment], first_uncleanable_offset: int, expected: list[list[int]]
 ) -> None:
-    assert bases([segment(0), segment(400_000)], first_uncleanable_offset=first_uncleanable_offset) == expected
-
-
-def test_an_empty_segment_is_exempt_from_the_range_check() -> None:
-    segments = [segment(0), segment(10, 0), segment(MAX_RELATIVE_OFFSET + 100)]
-    assert bases(segments) == [[0, 10], [MAX_RELATIVE_OFFSET + 100]]
-
-
-def test_a_group_with_an_empty_first_segment_is_checked_from_the_second() -> None:
-    # the first segment of a group is never asked, the second is not empty
-    segments = [segment(0, 0), segment(MAX_RELATIVE_OFFSET, 10), segment(MAX_RELATIVE_OFFSET + 2, 10)]
-    assert bases(segments, first_uncleanable_offset=MAX_RELATIVE_OFFSET + 3) == [
-        [0],
-        [MAX_RELATIVE_OFFSET, MAX_RELATIVE_OFFSET + 2],
-    ]
+    assert bases(segments, first_uncleanable_offset=first_uncleanable_offset) == expected
 
 
 def test_a_group_is_named_by_its_first_segment_and_as_old_as_its_last() -> None:
     (group,) = group_segments([segment(5, 10, mtime_ns=7), segment(9, 20, mtime_ns=8)], TopicConfig(), 12)
     assert (group.base_offset, group.mtime_ns, group.size_bytes) == (5, 8, 30)
     assert str(group) == "[5, 9] 30 bytes"
-
-
-@pytest.mark.parametrize(("next_offset", "expected"), [(10 + 2**31, False), (11 + 2**31, True), (10, False)])
-def test_a_segment_overflows_when_its_last_offset_needs_more_than_31_bits(next_offset: int, expected: bool) -> None:
-    assert overflows(segment(10, next_offset=next_offset)) is expected
 
 
 def one_old_segment() -> LogView:

@@ -41,6 +41,11 @@ def draw(seed: int, release: tuple[int, ...] = NEWEST) -> Scenario:
     return _Drawer(seed, release).draw()
 
 
+def drawn_flavour(seed: int) -> Flavour:
+    """The content of the log of this seed."""
+    return _Drawer(seed, NEWEST).flavour()
+
+
 def drawn(seeds: Iterable[int], release: tuple[int, ...] = NEWEST) -> dict[str, Scenario]:
     """The scenarios of these seeds, as a broker wrote them that was shut down."""
     found = {f"seed{seed}": draw(seed, release) for seed in seeds}
@@ -65,10 +70,11 @@ class _Drawer:
     def draw(self) -> Scenario:
         rng = self.rng
         log = self._log()
-        stages = [stage for stage in log.stages if stage.segments >= 2] or [log.stages[-1]]
+        # with so many segments, of which one is active
+        stages = range(min(2, len(log.segments)), len(log.segments) + 1)
         grown = sorted(rng.sample(range(len(stages)), min(len(stages), rng.choice((1, 2, 2, 3)))))
         grown[-1] = len(stages) - 1 if rng.random() < 0.7 else grown[-1]
-        steps = [stages[at].segments for at in sorted(set(grown))]
+        steps = [stages[at] for at in sorted(set(grown))]
         times = sorted(rng.sample(range(len(ROUND_TIMES)), min(len(ROUND_TIMES), len(steps) + rng.choice((0, 1, 2, 3)))))
         rounds: list[Round] = []
         done = start = 0
@@ -122,7 +128,8 @@ class _Drawer:
             config["segment.index.bytes"] = _LARGEST_INDEX
         return Scenario(rounds, config, as_leader=self.as_leader)
 
-    def _log(self) -> RandomLog:
+    def flavour(self) -> Flavour:
+        """The content of the log."""
         rng = self.rng
         flavour = Flavour(
             batches=rng.choice((12, 25, 40, 40, 90)),
@@ -147,6 +154,10 @@ class _Drawer:
         if self.deletes:
             # a log that cannot be cleaned is unchanged here, and loses its expired segments in Kafka
             flavour = replace(flavour, spoiled=0.0)
+        return flavour
+
+    def _log(self) -> RandomLog:
+        rng, flavour = self.rng, self.flavour()
         start_ms = T + rng.randrange(_LATEST_START_MS - T)
         log = random_log(self.seed, flavour, start_ms)
         if log.producers and rng.random() < 0.3:

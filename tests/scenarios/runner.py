@@ -74,24 +74,34 @@ def _outcome(log: LogReport, *, compacted: bool) -> Outcome:
     return Outcome(log.end_offset, log.expired_segments, figures=figures)
 
 
-def in_place_by(version: str = KAFKA, sizes: Sizes | None = None, *, include_active: bool = False) -> Way:
-    """In this process, by the rules of a version of Kafka."""
+def by(start: Callable[[], Engine], sizes: Sizes | None = None, version: str = KAFKA, *, include_active: bool = False) -> Way:
+    """By an engine and the rules of a version of Kafka."""
 
     def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
-        reports = clean_locally(log_dir, now_ms, topics, sizes, include_active=include_active, kafka_version=version)
-        return outcomes(reports.values()), log_dir
+        request = request_for(log_dir, now_ms, topics, include_active=include_active, kafka_version=version)
+        return outcomes(clean_logs(start, request, Environment(sizes=sizes)).logs), log_dir
 
     return clean
 
 
-def in_place(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
+def in_place_by(version: str = KAFKA, sizes: Sizes | None = None, *, include_active: bool = False) -> Way:
     """In this process."""
-    return in_place_by()(log_dir, now_ms, topics)
+    return by(LocalPasses, sizes, version, include_active=include_active)
 
 
-def in_many_tasks(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
-    """With shards, slices and parts so small that most logs need several of each."""
-    return outcomes(clean_locally(log_dir, now_ms, topics, Sizes(600, 2_000, 5)).values()), log_dir
+def on_spark(session: SparkSession | None = None, sizes: Sizes | None = None, version: str = KAFKA) -> Way:
+    """As Spark jobs, in a session of its own if none is given."""
+    from compaction.engines.spark import SparkEngine
+    from compaction.engines.spark_session import build_session
+
+    session = session or build_session("tests", extra={"spark.master": "local[2]", "spark.ui.enabled": "false"})
+    context = session.sparkContext
+    return by(lambda: SparkEngine(context), sizes, version)
+
+
+in_place = in_place_by()
+#: with shards, slices and parts so small that most logs need several of each
+in_many_tasks = in_place_by(sizes=Sizes(600, 2_000, 5))
 
 
 def after_a_dry_run(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
@@ -130,22 +140,6 @@ def expire_in_copies(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[
     copy = log_dir.with_name(f"{log_dir.name}-copy")
     done = delete_old_segments(LocalPasses, replace(request_for(log_dir, now_ms, topics), output_dir=str(copy))).logs
     return outcomes(done, compacted=False), copy
-
-
-def by(start: Callable[[], Engine], sizes: Sizes | None = None) -> Way:
-    """By an engine."""
-
-    def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
-        return outcomes(clean_logs(start, request_for(log_dir, now_ms, topics), Environment(sizes=sizes)).logs), log_dir
-
-    return clean
-
-
-def on_spark(session: SparkSession, sizes: Sizes | None = None) -> Way:
-    """As Spark jobs."""
-    from compaction.engines.spark import SparkEngine
-
-    return by(lambda: SparkEngine(session.sparkContext), sizes)
 
 
 class _Log:

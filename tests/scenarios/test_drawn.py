@@ -26,7 +26,7 @@ from compaction.passes import clean_into, decoder, scan
 from compaction.passes.tasks import Resolved
 from compaction.run import cleaner, sizing
 from compaction.run.sizing import Sizes
-from tests.local_job import KAFKA, TopicConfigs
+from tests.local_job import TopicConfigs
 from tests.local_passes import LocalPasses, Shuffled
 from tests.memory import scratch
 from tests.oracle.disk import read_partition
@@ -112,8 +112,8 @@ def differences(ours: Rounds, expected: Rounds) -> list[str]:
     return found
 
 
-def differences_from_plain(ours: Rounds, found: Mapping[str, Scenario] = PLAIN, version: str = KAFKA) -> list[str]:
-    plain = kept_by(plainly(found, version), found)
+def differences_from_plain(ours: Rounds, found: Mapping[str, Scenario] = PLAIN, way: Way | None = None) -> list[str]:
+    plain = kept_by(way or plainly(found), found)
     return differences({at: kept.seen_by(plain[at]) for at, kept in ours.items() if at in plain}, plain)
 
 
@@ -146,7 +146,8 @@ def test_logs_cleaned_from_anywhere_are_left_as_by_the_plain_cleaner() -> None:
 def test_the_rules_of_a_version_are_those_of_the_plain_cleaner(version: str) -> None:
     found = drawn(range(40), tuple(map(int, version.split("."))))
     ours = kept_by(in_place_by(version), found)
-    assert differences_from_plain(ours, {name: one for name, one in found.items() if is_plain(one)}, version) == []
+    found = {name: one for name, one in found.items() if is_plain(one)}
+    assert differences_from_plain(ours, found, plainly(found, version)) == []
 
 
 @pytest.mark.parametrize(("older", "newer"), [("3.0.2", "3.1.2"), ("3.9.1", "3.9.2"), ("3.9.2", "4.0.2"), ("4.3.1", "4.4.0")])
@@ -157,9 +158,8 @@ def test_random_logs_show_each_change_of_the_rules(older: str, newer: str) -> No
 
 
 def test_last_segments_of_exports_are_left_as_by_the_plain_cleaner() -> None:
-    plain = kept_by(plainly(PLAIN, include_active=True), PLAIN)
     ours = kept_by(in_place_by(include_active=True), PLAIN)
-    assert differences({at: kept.seen_by(plain[at]) for at, kept in ours.items()}, plain) == []
+    assert differences_from_plain(ours, way=plainly(PLAIN, include_active=True)) == []
 
 
 class AnyOrder(LocalPasses):
@@ -361,6 +361,4 @@ def test_a_segment_whose_indexes_would_differ_is_written(monkeypatch: pytest.Mon
             log_dir, now_ms, {name: {**each, **interval} for name, each in topics.items()}
         )
 
-    plain = kept_by(other(plainly(PLAIN)), PLAIN)
-    ours = kept_by(other(in_place), PLAIN)
-    assert differences({at: kept.seen_by(plain[at]) for at, kept in ours.items()}, plain) == []
+    assert differences_from_plain(kept_by(other(in_place), PLAIN), way=other(plainly(PLAIN))) == []

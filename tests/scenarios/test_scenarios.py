@@ -78,7 +78,7 @@ def test_a_scenario_leaves_what_kafka_left(left: Mapping[str, list[list[str]]], 
     assert left[name] == ANSWERS[name]
 
 
-@pytest.mark.parametrize("way", [in_many_tasks, after_a_dry_run, in_copies], ids=lambda way: way.__name__)
+@pytest.mark.parametrize("way", [in_many_tasks, after_a_dry_run, in_copies], ids=["many tasks", "a dry run", "copies"])
 def test_it_does_not_matter_how(way: Way) -> None:
     assert answers(way) == ANSWERS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -20,9 +20,6 @@ from tests.kafka.clients import Clients
 from tests.kafka.gateway import Gateway
 
 pytestmark = pytest.mark.kafka
-
-_ADMIN = "org.apache.kafka.clients.admin."
-_RESOURCE = "org.apache.kafka.common.config.ConfigResource"
 
 #: the broker's own file
 STATIC = {
@@ -71,8 +68,8 @@ def stored(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Stored
     log_dir = tmp_path_factory.mktemp("settings") / "kafka-logs"
     with Broker(log_dir, STATIC) as broker:
         clients = Clients(gateway, broker.bootstrap)
-        set_for_brokers(clients, "", FOR_ALL)
-        set_for_brokers(clients, "1", FOR_THIS)
+        clients.set_config("", FOR_ALL, "BROKER")
+        clients.set_config("1", FOR_THIS, "BROKER")
         for topic, config in TOPICS.items():
             clients.create_topic(topic, 1, {**config, "segment.jitter.ms": "5"})
             clients.set_config(topic, {"segment.jitter.ms": "6", **config})
@@ -80,21 +77,8 @@ def stored(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Stored
     return Stored(log_dir, told)
 
 
-def resource(clients: Clients, kind: str, name: str) -> Any:
-    kinds = clients.gateway.cls(_RESOURCE + "$Type")
-    return clients.gateway.cls(_RESOURCE)(getattr(kinds, kind), name)
-
-
-def set_for_brokers(clients: Clients, broker: str, config: Mapping[str, str]) -> None:
-    entry, change = (clients.gateway.cls(_ADMIN + name) for name in ("ConfigEntry", "AlterConfigOp"))
-    set_to = clients.gateway.cls(_ADMIN + "AlterConfigOp$OpType").SET
-    changes = [change(entry(name, value), set_to) for name, value in config.items()]
-    with clients.admin() as admin:
-        admin.incrementalAlterConfigs({resource(clients, "BROKER", broker): changes}).all().get()
-
-
 def describe(clients: Clients, topic: str) -> dict[str, Told]:
-    where = resource(clients, "TOPIC", topic)
+    where = clients.resource(topic)
     with clients.admin() as admin:
         found = admin.describeConfigs([where]).all().get()[where].entries()
         entries = clients.gateway.cls("java.util.ArrayList")(found)
