@@ -109,10 +109,8 @@ def ship_package(session: Any) -> None:
 
 
 class ConnectEngine:
-    """Implements ``compaction.engine.Engine``.
+    """Leaves ``session``, of Spark Connect, as it is.
 
-    :param session: of Spark Connect; it is left as it is
-    :param progress: shows the bytes that the tasks of each pass have read
     :raises UsageError: the server is too old
     """
 
@@ -159,7 +157,6 @@ class ConnectEngine:
         self._spark.client.close()
 
     def run(self, job: Job, source: Inputs, work: Callable[..., R]) -> list[R]:
-        """The result of ``work`` for each task, in order."""
         source = Source.over(source)
         if not len(source):
             return []
@@ -344,7 +341,7 @@ def _inputs(batches: Iterable[pa.RecordBatch]) -> tuple[int, Any, Items] | None:
     :raises RuntimeError: the partition has not all rows of one task, and only these
     """
     freeze_gc()
-    tasks, parts, spool = list[bytes](), set[int](), Spool.on_disk()
+    tasks, parts, spool = list[bytes](), set[int](), Spool()
     pieces: dict[bytes, list[Piece]] = {}
     for _, part, place, data in _whole(batches):
         parts.add(part)
