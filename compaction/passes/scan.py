@@ -7,6 +7,7 @@ takes them decoded, a bounded number of bytes at a time. ``Entries`` is the comm
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -177,7 +178,6 @@ class RecordCounts:
         self.clear()
 
     def clear(self) -> None:
-        """Reset the counts for the next slice."""
         self.counters = np.zeros(3, np.int64)
         self.keyless_rows = [np.empty(0, KEYLESS_ROW)]
 
@@ -187,10 +187,7 @@ class RecordCounts:
 
 
 class ShardReadings:
-    """Sends what a task has read for some maps with their entries, to each shard of them.
-
-    :param shards: the number of shards of each map
-    """
+    """Sends what a task has read for some maps with their entries, to each of the ``shards`` of each map."""
 
     def __init__(self, shards: Mapping[int, int]) -> None:
         self._shards = shards
@@ -241,7 +238,7 @@ def scan_records_of(
 ) -> Generator[Emitted, None, SliceSummary]:
     """Scan a slice of pass 1; returns its summary, with the error if it cannot be read. The counts are those of the first sink:
     they do not depend on the map."""
-    started_s, txns = throttle.now_s(), TxnRows(slice_.segment_index)
+    started_s, txns = time.monotonic(), TxnRows(slice_.segment_index)
     for sink in sinks:
         sink.counts.clear()
     try:
@@ -252,7 +249,7 @@ def scan_records_of(
     messages, keyless, tombstones = counts.counters[[MESSAGES, KEYLESS, TOMBSTONES]].tolist()
     return SliceSummary(
         slice_.log, messages, keyless, tombstones, txns.result(), np.concatenate(counts.keyless_rows),
-        slice_id=slice_.id, fingerprint=fingerprint, seconds=throttle.now_s() - started_s,
+        slice_id=slice_.id, fingerprint=fingerprint, seconds=time.monotonic() - started_s,
     )  # fmt: skip
 
 

@@ -55,7 +55,6 @@ class Slice:
 
     @property
     def id(self) -> SliceId:
-        """Identifies the slice within the run."""
         return SliceId(self.log, self.segment_index, self.start)
 
 
@@ -92,8 +91,6 @@ class Resolved(NamedTuple):
 
 @dataclass(frozen=True)
 class MapSettings:
-    """Settings of the first pass."""
-
     #: memory of a task's map, which is spilled when full
     map_bytes: int
     load_factor: float
@@ -160,8 +157,6 @@ class GroupOutput:
 
 @dataclass(frozen=True)
 class OutputPart:
-    """A run of consecutive slices of one output group."""
-
     output: GroupOutput
     #: counts within the log
     number: int
@@ -211,8 +206,6 @@ class CleanStats:
 
 @dataclass(frozen=True)
 class PartResult:
-    """The result of an output part."""
-
     log: int
     group: int
     number: int

@@ -16,10 +16,7 @@ UNLIMITED = 1e12
 
 
 class Throttle:
-    """Sleeps if more than ``bytes_per_second`` were counted.
-
-    :param bytes_per_second: the rate; ``UNLIMITED`` or more means no throttling
-    """
+    """Sleeps if more than ``bytes_per_second`` were counted; never if that is ``UNLIMITED`` or more."""
 
     def __init__(
         self,
@@ -29,10 +26,6 @@ class Throttle:
     ) -> None:
         self._rate, self._clock, self._sleep = bytes_per_second, clock, sleep
         self._since, self._moved = clock(), 0
-
-    def now_s(self) -> float:
-        """The time of its clock, for durations."""
-        return self._clock()
 
     def count(self, moved: int) -> None:
         """Count ``moved`` bytes; may sleep."""

@@ -226,8 +226,7 @@ class _SharedRun:
         return logs
 
     def _note_refusal(self, plan: LogPlan, messages: int, keyless: int) -> None:
-        refuse = keyless_refusal(allow_keyless=self._base.allow_keyless)
-        self._refusals[id(plan)] = refuse(plan, messages, keyless)
+        self._refusals[id(plan)] = keyless_refusal(plan, messages, keyless, allow_keyless=self._base.allow_keyless)
 
     def _sources(self, results: PassResults) -> dict[int, tuple[Source, Sequence[Slice]]]:
         """The logs to read, with their slices; a log that cannot be cut into slices has its error in ``results``."""

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.engine import Emission, Engine, Job, Reading, pack, size_of
+from compaction.engine import Emission, Engine, Items, Job, Reading, pack, size_of
 from compaction.errors import LogError, as_log_error
 from compaction.files.filesystem import ReadableFileSystem
 from compaction.files.segment_file import Block
@@ -35,10 +35,10 @@ from compaction.passes.scan import Emitted, Emitting, Entries, ShardReadings, fi
 from compaction.passes.tasks import (
     CleanContext,
     CleanStats,
-    Key,
     MapContext,
     MapSettings,
     OutputPart,
+    Packed,
     PartResult,
     Slice,
     SliceId,
@@ -297,18 +297,22 @@ class Repetition:
         return Repetition(self.keys + other.keys, self.records + other.records, max(self.most, other.most))
 
 
-def resolve_counts(key: Key, values: Iterable[Any], accepted: Mapping[int, Reading]) -> list[tuple[int, Repetition | LogError]]:
-    """Merge one shard's key counts, or why it was refused; nothing for shards of other maps.
+def resolve_counts(items: Items, accepted: Mapping[int, Reading]) -> list[tuple[int, Repetition | LogError]]:
+    """Merges the key counts of shards, or why one was refused; those of other maps are skipped.
 
     :param accepted: what was read for each map
     """
-    number, _ = key
-    if number >= 0:
-        return []
-    try:
-        packed = accepted_entries(values, accepted[number])
-    except LogError as error:
-        return [(number, error)]
+    results: list[tuple[int, Repetition | LogError]] = []
+    for (number, _), values in items:
+        if number < 0:
+            try:
+                results.append((number, _repetition(accepted_entries(values, accepted[number]))))
+            except LogError as error:
+                results.append((number, error))
+    return results
+
+
+def _repetition(packed: Sequence[Packed]) -> Repetition:
     expected = sum(map(len, packed))
     total = SlotTable.of_keys(COUNTS, expected)
     for packed_counts in packed:
@@ -319,7 +323,7 @@ def resolve_counts(key: Key, values: Iterable[Any], accepted: Mapping[int, Readi
     keys = np.bincount(powers, minlength=REPETITIONS)
     records = np.zeros(REPETITIONS, np.int64)
     np.add.at(records, powers, counts)
-    return [(number, Repetition(keys.astype(np.int64), records, int(counts.max(initial=0))))]
+    return Repetition(keys.astype(np.int64), records, int(counts.max(initial=0)))
 
 
 class _RoundSink:

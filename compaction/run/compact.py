@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -91,7 +92,7 @@ class _Compaction(Command):
         return ordered
 
     def method(self, cleaner: Cleaner) -> OffsetMaps:
-        refuse = keyless_refusal(allow_keyless=self.request.allow_keyless)
+        refuse = partial(keyless_refusal, allow_keyless=self.request.allow_keyless)
         return OffsetMaps(cleaner.runner, cleaner.sizes, self.request.as_of_ms, refuse)
 
     def report(self, log: Log) -> LogReport:
@@ -101,19 +102,15 @@ class _Compaction(Command):
         return replace(report, estimated_freed_bytes=freed_bytes(log.plan))
 
 
-def keyless_refusal(*, allow_keyless: bool) -> Callable[[LogPlan, int, int], str | None]:
-    """A function that refuses logs of which more than ``KEYLESS_SHARE`` of the records have no key."""
-
-    def refuse(plan: LogPlan, messages: int, keyless: int) -> str | None:
-        if allow_keyless or keyless <= KEYLESS_SHARE * messages:
-            return None
-        share = 100 * keyless / messages
-        return (
-            f"{plan.view.path}: {keyless} of {messages} records ({share:.1f} %) have no key and would be lost;"
-            " if that is intended, run again with --allow-keyless"
-        )
-
-    return refuse
+def keyless_refusal(plan: LogPlan, messages: int, keyless: int, *, allow_keyless: bool) -> str | None:
+    """Why a log is refused of which more than ``KEYLESS_SHARE`` of the records have no key."""
+    if allow_keyless or keyless <= KEYLESS_SHARE * messages:
+        return None
+    share = 100 * keyless / messages
+    return (
+        f"{plan.view.path}: {keyless} of {messages} records ({share:.1f} %) have no key and would be lost;"
+        " if that is intended, run again with --allow-keyless"
+    )
 
 
 def sample_keys(files: FileSystem, logs: Sequence[Log]) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from compaction.engine import Emission, Engine, Items, Job, Reading, Shuffle, Source, pack, size_of
+from compaction.engine import Emission, Engine, Job, Reading, Shuffle, Source, pack, size_of
 from compaction.files.filesystem import ReadableFileSystem, join
 from compaction.formats.indexes import read_offset_index
 from compaction.kernels.keys import KeyFilter
@@ -22,7 +22,7 @@ from compaction.passes.build_map import collect_keys, dirty_records, flag_single
 from compaction.passes.clean_into import clean_parts
 from compaction.passes.merge import CleanedParts, MapParts, PartPlaces, PartsToClean, clean_task, resolve_into_parts
 from compaction.passes.scan import readings, scan_transactions
-from compaction.passes.tasks import CleanContext, Key, MapContext, MapSettings, OutputPart, PartResult, Slice, SliceSummary
+from compaction.passes.tasks import CleanContext, MapContext, MapSettings, OutputPart, PartResult, Slice, SliceSummary
 from compaction.passes.throttle import UNLIMITED
 from compaction.recovery.indexes import repaired_after_scan
 from compaction.rules.plan import LogPlan
@@ -45,8 +45,6 @@ _PART_CONCURRENCY = 4
 class OffsetMaps:
     """See the module. The maps of pass 1 remain where its tasks left them, for pass 2.
 
-    :param engine: runs the tasks
-    :param sizes: how much one task reads
     :param refuse: returns why a log must not be cleaned, from its counts of records and of records without a key
     """
 
@@ -203,7 +201,7 @@ class OffsetMaps:
             # those of an earlier pass 1
             self._maps.close()
         self._load_factor = settings.load_factor
-        places = ShardPlaces.of(shards, self._sizes.reducer_entries, 2 * self._engine.cores)
+        places = ShardPlaces.of(shards, self._sizes.shard_entries, 2 * self._engine.cores)
         job, emit = Job.reading("pass 1", description, tasks), partial(scan, settings=settings)
         self._maps = self._engine.shuffle(job, Source(tasks, known=known), emit, places, merges=True)
         summaries = self._maps.results
@@ -214,12 +212,9 @@ class OffsetMaps:
                 self._readings[number] = self._readings.get(number, Reading()) + reading
         return summaries
 
-    def collect_shards(
-        self, description: str, work: Callable[[Key, Iterable[Any], Mapping[int, Reading]], Iterable[R]]
-    ) -> list[R]:
-        """The results of ``work`` for each shard of pass 1, given what was read for each map."""
-        source = Source(items=self._maps)
-        results = self._engine.run(Job(description), source, partial(_work_on, work=work, accepted=self._readings))
+    def collect_shards(self, description: str, work: Callable[..., Iterable[R]]) -> list[R]:
+        """The results of ``work`` for the shards of pass 1, ``Items``, given what was ``accepted`` as read for each map."""
+        results = self._engine.run(Job(description), Source(items=self._maps), partial(work, accepted=self._readings))
         return [result for of_task in results for result in of_task]
 
     def resolve_into(
@@ -244,7 +239,6 @@ class OffsetMaps:
         return CleanedParts.of(self._engine.run(job, Source(tasks, survivors, known), work))
 
     def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool) -> CleanedParts[PartResult]:
-        """Pass 2."""
         # the newest segments retain most records and take longest: they are scheduled first
         tasks = pack(parts[::-1], size_of, self._sizes.slice_bytes)
         maps = {
@@ -256,14 +250,6 @@ class OffsetMaps:
         threads = _PART_CONCURRENCY if writes and not throttled else 1
         job = pass_2(parts, tasks, writes=writes)
         return self.resolve_into(job, tasks, maps, partial(_clean, dry_run=not writes), dict(logs), threads)
-
-
-def _work_on(
-    items: Items,
-    work: Callable[[Key, Iterable[Any], Mapping[int, Reading]], Iterable[R]],
-    accepted: Mapping[int, Reading],
-) -> list[R]:
-    return [result for key, values in items for result in work(key, values, accepted)]
 
 
 def pass_2(parts: Sequence[OutputPart], tasks: Iterable[Iterable[OutputPart]], *, writes: bool) -> Job:

@@ -11,8 +11,6 @@ Reads as ``Cleaner.doClean`` of Kafka does, over many logs at once. ``Run`` has 
 
 If the outputs of all logs do not fit beside them, steps 3 and 4 are repeated for one wave of logs after the other
 (``run.waves``). ``Log`` carries a log from step to step. An error of one log does not affect the others.
-``run.compact``, ``run.expire`` and ``erasure.erase_keys`` are the commands; ``compare.compare_policies`` has the first three
-steps for several policies at once, and writes nothing.
 """
 
 from __future__ import annotations
@@ -297,7 +295,6 @@ class Run:
         return report if deleted_bytes == report.deleted_bytes else replace(report, deleted_bytes=deleted_bytes)
 
     def _wave_reports(self) -> list[WaveReport]:
-        """The reports of the waves that have ended."""
         reports = []
         for wave, seconds in self._ended:
             done = [log for log in wave.logs if log.is_done]
