@@ -16,8 +16,7 @@ from compaction.cli import execution, log_lines
 from compaction.commands.runs import provenance
 from compaction.engine_choice import ENCRYPTED, EngineChoice, chosen
 from compaction.errors import UsageError
-from compaction.files.mixed import file_system
-from compaction.files.remote import require_finished
+from compaction.files.mixed import file_system, require_finished
 from compaction.files.uri import parse_uri
 from compaction.log.access import Purpose, access
 from compaction.log.discover import Selector, check_log_dirs, discover, require_logs
@@ -117,10 +116,10 @@ def certified(engine: EngineChoice, request: VerifyRequest) -> VerifyReport:
 
 def _explained(engine: EngineChoice, request: VerifyRequest, offset: int) -> list[str]:
     """The fate of one record of the requested log, as lines of text."""
-    from compaction.certifier import explain_record
+    from compaction.certifier.certify import explain
 
     with _shared_locks(request), engine.running() as start:
-        return explain_record.explain(start, request, offset)
+        return explain(start, request, offset)
 
 
 def read_call(options: VerifyOptions, explained: TopicPartition | None = None, **sides: Texts) -> tuple[VerifyRequest, Inputs]:

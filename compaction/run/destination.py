@@ -284,7 +284,7 @@ def destination(files: DiskFileSystem, request: CompactionRequest, held: Access,
     else:
         with _previous_copy(files, request) as previous:
             entry_of = (lambda path: None) if previous is None else previous.entry
-            publication = Publication.begin(files, output_dir, request, entry_of)
+            publication = Publication(files, output_dir, request, entry_of)
             try:
                 copy = CopyOutput(publication, files, request, previous)
                 yield copy
@@ -302,7 +302,7 @@ def _previous_copy(files: DiskFileSystem, request: CompactionRequest) -> Iterato
     if request.since is None:
         yield None
         return
-    previous = PreviousCopy.open(request.since, request, files)
+    previous = PreviousCopy(request.since, request, files)
     roots = [root for root in previous.roots.values() if files.stat(root) is not None]
     with access(files, roots, Purpose.SHARE):
         yield previous

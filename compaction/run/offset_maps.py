@@ -15,7 +15,7 @@ import numpy as np
 
 from compaction.engine import Emission, Engine, Job, Reading, Shuffle, Source, pack, size_of
 from compaction.files.filesystem import ReadableFileSystem, join
-from compaction.formats.indexes import read_offset_index
+from compaction.formats.indexes import OFFSET_INDEX
 from compaction.kernels.keys import KeyFilter
 from compaction.names import INDEX, segment_file
 from compaction.passes.build_map import collect_keys, dirty_records, flag_single_task_logs, scan_slices
@@ -187,7 +187,6 @@ class OffsetMaps:
         known: Any,
         settings: MapSettings,
         shards: Mapping[int, tuple[int, int]],
-        summary_of: Callable[[Any], SliceSummary] = lambda summary: summary,
     ) -> list[Any]:
         """Pass 1; keeps its maps for pass 2. Returns what its tasks have emitted for the driver.
 
@@ -195,7 +194,6 @@ class OffsetMaps:
             maps also the ``Reading`` of this attempt, and summaries to the driver
         :param settings: contain the run's secret
         :param shards: of each map the number of shards, and an upper bound of the entries in all of them
-        :param summary_of: of the summaries that the tasks return, those of slices
         """
         if self._maps is not None:
             # those of an earlier pass 1
@@ -205,7 +203,7 @@ class OffsetMaps:
         job, emit = Job.reading("pass 1", description, tasks), partial(scan, settings=settings)
         self._maps = self._engine.shuffle(job, Source(tasks, known=known), emit, places, merges=True)
         summaries = self._maps.results
-        accepted = {summary.slice_id: summary for summary in map(summary_of, summaries)}
+        accepted = {summary.slice_id: summary for summary in summaries}
         self._readings = {}
         for task in tasks:
             for number, reading in readings(task, [accepted[part.id] for part in task]).items():
@@ -276,7 +274,7 @@ def _find_aborted(cleaner: Cleaner, log: Log) -> None:
     plan, view, start = log.compaction, log.compaction.view, log.compaction.first_dirty_offset
     first = max((s for s in view.segments if s.base_offset <= start), key=lambda s: s.base_offset, default=view.segments[0])
     data = cleaner.fs.read_bytes(join(view.path, segment_file(first.base_offset, INDEX)))
-    entries = read_offset_index(data, first.base_offset)
+    entries = OFFSET_INDEX.read(data, first.base_offset)
     row = int(np.searchsorted(entries["offset"], start, side="right")) - 1
     position = int(entries["position"][row]) if row >= 0 else 0
     end_offset = plan.first_uncleanable_offset
