@@ -12,7 +12,6 @@ a copy.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -246,12 +245,12 @@ class Rewriter:
 
     def run(self, slices: Sequence[Slice], append: Append | None) -> None:
         """Clean all slices of the part, in order; only count without ``append``."""
-        started_s = time.monotonic()
+        started_s = self._throttle.now_s()
         self._append = append
         for slice_ in slices:
             self.start(slice_)
             finish(scan(slice_, [self], self._log.files, self._throttle, check_crc=False))
-        self.seconds += time.monotonic() - started_s
+        self.seconds += self._throttle.now_s() - started_s
 
     def begin(self, block: Block) -> NDArray[np.bool_]:
         self.location = (block.path, block.position)

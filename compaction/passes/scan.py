@@ -7,7 +7,6 @@ takes them decoded, a bounded number of bytes at a time. ``Entries`` is the comm
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -238,7 +237,7 @@ def scan_records_of(
 ) -> Generator[Emitted, None, SliceSummary]:
     """Scan a slice of pass 1; returns its summary, with the error if it cannot be read. The counts are those of the first sink:
     they do not depend on the map."""
-    started_s, txns = time.monotonic(), TxnRows(slice_.segment_index)
+    started_s, txns = throttle.now_s(), TxnRows(slice_.segment_index)
     for sink in sinks:
         sink.counts.clear()
     try:
@@ -249,7 +248,7 @@ def scan_records_of(
     messages, keyless, tombstones = counts.counters[[MESSAGES, KEYLESS, TOMBSTONES]].tolist()
     return SliceSummary(
         slice_.log, messages, keyless, tombstones, txns.result(), np.concatenate(counts.keyless_rows),
-        slice_id=slice_.id, fingerprint=fingerprint, seconds=time.monotonic() - started_s,
+        slice_id=slice_.id, fingerprint=fingerprint, seconds=throttle.now_s() - started_s,
     )  # fmt: skip
 
 

@@ -27,6 +27,10 @@ class Throttle:
         self._rate, self._clock, self._sleep = bytes_per_second, clock, sleep
         self._since, self._moved = clock(), 0
 
+    def now_s(self) -> float:
+        """The time of its clock, for durations."""
+        return self._clock()
+
     def count(self, moved: int) -> None:
         """Count ``moved`` bytes; may sleep."""
         self._moved += moved
