@@ -114,16 +114,16 @@ class ConnectEngine:
     :raises UsageError: the server is too old
     """
 
-    def __init__(self, session: Any, progress: Progress | None = None) -> None:
+    progress: Progress | None = None
+
+    def __init__(self, session: Any) -> None:
         version = tuple(int(number) for number in str(session.version).split(".")[:2])
         if version < _OLDEST or not hasattr(session, "cloneSession"):
             oldest = ".".join(map(str, _OLDEST))
             raise UsageError(f"the Spark Connect engine needs Spark {oldest} or newer, this is {session.version}")
-        self.progress, self._job = progress, Job("")
-        self._shown_bytes = 0
+        self._spark, self._kept, self._job, self._shown_bytes = session, list[Shuffled](), Job(""), 0
         #: the server does not answer
         self._gone = False
-        self._spark, self._kept = session, list[Shuffled]()
         #: number of tasks that run concurrently: Spark's default number of partitions
         self.cores = self._asked(self._begin)
 

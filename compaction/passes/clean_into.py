@@ -41,14 +41,7 @@ from compaction.formats.record_batch import (
     encode_records,
 )
 from compaction.kernels.retention import BAD_NAMES, Limits, decide
-from compaction.kernels.rewrite import (
-    BYTES_KEPT,
-    COUNTERS,
-    RECORD_GROWTH,
-    REWRITE_ERRORS,
-    TOMBSTONES_REMOVED,
-    rewrite,
-)
+from compaction.kernels.rewrite import BYTES_KEPT, COUNTERS, RECORD_GROWTH, REWRITE_ERRORS, TOMBSTONES_REMOVED, rewrite
 from compaction.kernels.tables import BUILT, IN_BLOCK, OFFSET_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS, WRAPPER
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.output.segment_writer import PartWriter, SegmentIndexes, SegmentWriter, new_suffix, part_paths

@@ -23,15 +23,7 @@ from compaction.formats.record_batch import CONTROL, MAGIC, TRANSACTIONAL
 from compaction.kernels.keys import HashSecret
 from compaction.kernels.records import KEYLESS, LOOKUPS_ONLY, MAP, MESSAGES, SKIP, TOMBSTONES, scan_records
 from compaction.kernels.tables import ENTRY_WORDS
-from compaction.passes.decoder import (
-    CHANGED,
-    Decoded,
-    Decoder,
-    check_count,
-    check_message_crcs,
-    check_offsets,
-    corrupt_record,
-)
+from compaction.passes.decoder import CHANGED, Decoded, Decoder, check_count, check_message_crcs, check_offsets, corrupt_record
 from compaction.passes.tasks import Key, MapContext, MapSettings, Packed, Slice, SliceSummary
 from compaction.passes.throttle import Throttle
 from compaction.rules.transactions import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise

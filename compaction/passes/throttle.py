@@ -19,10 +19,7 @@ class Throttle:
     """Sleeps if more than ``bytes_per_second`` were counted; never if that is ``UNLIMITED`` or more."""
 
     def __init__(
-        self,
-        bytes_per_second: float,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        self, bytes_per_second: float, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self._rate, self._clock, self._sleep = bytes_per_second, clock, sleep
         self._since, self._moved = clock(), 0

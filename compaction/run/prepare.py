@@ -65,11 +65,7 @@ def _read_without_recovery(tasks: Sequence[LogReadTask]) -> list[LogView | Compa
 
 
 def read_logs(
-    output: Destination,
-    request: CompactionRequest,
-    start: Callable[[], Engine] | None = None,
-    *,
-    policy_required: bool = False,
+    output: Destination, request: CompactionRequest, start: Callable[[], Engine] | None = None, *, policy_required: bool = False
 ) -> list[Log]:
     """Recovers and reads all selected logs, in the order of directories, topics and partitions. They have no plan yet.
 

@@ -37,14 +37,7 @@ from compaction.rules.log_view import LogView
 from compaction.rules.plan import PolicyPlan
 from compaction.run.cleaner import Cleaner, Limits, Method, count_expired, group_bytes
 from compaction.run.destination import Destination, destination, purpose
-from compaction.run.log import (
-    Log,
-    failed_report,
-    note_logs_in_use,
-    replaced_bytes,
-    replaced_source_bytes,
-    versions_used,
-)
+from compaction.run.log import Log, failed_report, note_logs_in_use, replaced_bytes, replaced_source_bytes, versions_used
 from compaction.run.prepare import prepare
 from compaction.run.sizing import Sizes
 from compaction.run.waves import Pace, ReplacedSegments, SpaceBudget, Wave, Waves, copied_bytes, portions
@@ -95,11 +88,7 @@ class Command:
         raise NotImplementedError
 
     def conclude(
-        self,
-        output: Destination | None,
-        logs: Sequence[Log],
-        unplanned: Mapping[LogLocation, str],
-        reports: list[LogReport],
+        self, output: Destination | None, logs: Sequence[Log], unplanned: Mapping[LogLocation, str], reports: list[LogReport]
     ) -> list[LogReport]:
         """The rows of the logs, once the results of all are in place, or once the copy is published.
 

@@ -8,16 +8,14 @@ wave has every log, in the order of the run, that still fits beside the earlier 
 2. The wave has at most ``_MOST_SEGMENTS`` segments.
 3. It is as short as a limit of the run's time demands (``Pace``). Such a run defers logs that would end too late.
 
-A log that does not even fit alone is a wave of its own, after all others have freed space. Its outputs are measured before they
-are written: pass 2 runs once without writing. If they do not fit it is cleaned in portions. If the file system lacks even the
-margin that no output may use, all of its logs fail at once. Logs that are not compacted need no space, and are in the first
-wave.
+A log that does not even fit alone is a wave of its own, after all others have freed space. Its outputs are measured first: pass
+2 runs once without writing. If they do not fit it is cleaned in portions. If the file system lacks even the margin that no
+output may use, all of its logs fail at once. Logs that are not compacted need no space, and are in the first wave.
 
-A portion is a wave with some groups of segments of one log, as many as fit beside it. Kafka's cleaner swaps each group in
-before it cleans the next. Portions are in the order of offsets as well, and the cleaner checkpoint moves with the last one.
-If a run ends between two portions, the log is a log between two groups of Kafka's cleaner: complete, with a part of its
-superseded records. The next run cleans it again from the same checkpoint; as the cleaned segments are smaller, more of them are
-in one group then. All portions are cleaned by the offset map of one pass 1. A log is refused if
+A portion is a wave with as many groups of segments of one log as fit beside it, in the order of offsets; the cleaner checkpoint
+moves with the last one. If a run ends between two portions, the log is one between two groups of Kafka's cleaner, which swaps
+each group in before it cleans the next: complete, with a part of its superseded records. The next run cleans it again from the
+same checkpoint, in fewer groups. All portions are cleaned by the offset map of one pass 1. A log is refused if
 
 * it has only one group, or the replaced segments must remain (``--verify``, ``erase --certificate``);
 * its segments have other bytes on the disk than recovery has made of them in memory: they are written at the first swap;
@@ -26,9 +24,9 @@ in one group then. All portions are cleaned by the offset map of one pass 1. A l
 
 The free space is read again for each wave. Before that, the ``.deleted`` files of earlier waves are removed for which
 ``file.delete.delay.ms`` has passed. The run waits for the delay, for at most ``_LONGEST_WAIT_S``, if logs lack space and these
-files take more of it than the logs that fit: then they are most of the next wave. If the run's time ends before the delay, it
-defers these logs. Those of the last wave remain, as those of a run with one wave do. If they are to be removed early, they are
-removed as soon as the swaps of their wave have ended; a swap whose end is not known keeps them.
+files take more of it than the logs that fit; it defers these logs if its time ends before the delay. Files of the last wave
+remain, as in a run with one wave. If they are to be removed early, they are removed as soon as the swaps of their wave have
+ended; a swap whose end is not known keeps them.
 
 If a file system does not report its free space, a write fails when it is exhausted. Only runs in place have several waves
 because of space: a copy is published as one, and a dry run writes nothing.

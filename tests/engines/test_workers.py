@@ -95,8 +95,7 @@ def example(page: str, source: Path, output: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("page", "how"),
-    [("README.md", "a file"), ("docs/python.md", "standard input"), ("docs/python.md", "IPython")],
+    ("page", "how"), [("README.md", "a file"), ("docs/python.md", "standard input"), ("docs/python.md", "IPython")]
 )
 def test_the_examples_of_pages_run_once_without_a_guard(page: str, how: str, large: Path, tmp_path: Path) -> None:
     """Each worker would run the script again, what it deletes included."""

@@ -59,10 +59,7 @@ def _compact(log_dir: Path, **settings: str) -> list[str]:
 
 @pytest.mark.parametrize("command", ["compact", "count", "dry-run"])
 def test_no_command_writes_to_the_shared_memory_of_the_machine(
-    command: str,
-    mounted: Callable[[str, Sequence[str], Path], subprocess.CompletedProcess[str]],
-    large: Path,
-    tmp_path: Path,
+    command: str, mounted: Callable[[str, Sequence[str], Path], subprocess.CompletedProcess[str]], large: Path, tmp_path: Path
 ) -> None:
     options = {"compact": ["--set", POLICY, "--output-dir", "copy"], "dry-run": ["--set", POLICY], "count": []}[command]
     call = [sys.executable, "-m", "compaction", command, "--engine", "spark", "--log-dir", str(large), *options]
