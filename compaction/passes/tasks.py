@@ -33,7 +33,6 @@ Key = tuple[int, int]
 class Slice:
     """The batches in bytes ``[start, end)`` of the segment at ``path``, with offsets in ``[first_offset, end_offset)``."""
 
-    #: number of the log in the run
     log: int
     #: index of the segment in its log
     segment_index: int
@@ -68,11 +67,10 @@ class SliceId(NamedTuple):
 
 @dataclass(frozen=True)
 class MapContext:
-    """The data about a log for tasks of the first pass."""
+    """A log for tasks of the first pass: its map has a number of ``shards``."""
 
     #: records below are not mapped but looked up
     first_dirty_offset: int
-    #: number of shards of the log's map
     shards: int
     #: transactional data in these ranges is not mapped
     aborted: AbortedRanges | None = None
@@ -117,13 +115,12 @@ class SliceSummary:
     error: str | None = None
     slice_id: SliceId | None = None
     fingerprint: str | None = None
-    #: time that the slice took
     seconds: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, eq=False)
 class CleanContext:
-    """The data about a log for tasks of the second pass."""
+    """A log for tasks of the second pass."""
 
     first_dirty_offset: int
     #: of the map, inclusive
@@ -167,7 +164,6 @@ class OutputPart:
 
     @property
     def id(self) -> tuple[int, int]:
-        """Identifies the part within the run."""
         return self.output.log, self.number
 
     @property
@@ -212,13 +208,11 @@ class PartResult:
     stats: CleanStats = CleanStats()
     #: ends the names of the written files; ``None`` in a dry run
     suffix: str | None = None
-    #: one line if the part failed
     error: str | None = None
-    #: number of batches in the output, including empty ones
+    #: of the output, including empty ones
     batches: int = 0
     #: contents of the written files: verified for a complete segment, to be verified when parts are joined
     written: tuple[FileDigest, ...] = ()
     #: the output equals its only source, which is not replaced
     unchanged: bool = False
-    #: time for reading and writing
     seconds: float = field(default=0.0, compare=False)
