@@ -43,7 +43,7 @@ from compaction.run.sizing import Sizes
 from compaction.run.waves import Pace, ReplacedSegments, SpaceBudget, Wave, Waves, copied_bytes, portions
 from compaction.run_report import RunReport
 from compaction.screen.amounts import counted
-from compaction.screen.steps import begin_wave, step
+from compaction.screen.steps import step
 from compaction.signals import deferred
 
 T = TypeVar("T")
@@ -187,7 +187,7 @@ class Run:
         for wave in Waves(logs, sizes, self._in_place_replaced, self._pace):
             started_s = time.monotonic()
             if wave.progress is not None:
-                begin_wave(wave.progress)
+                step(wave.progress)
             if passes is not None:
                 self._clean(wave, passes, replace(limits, space=self._space_for(logs)))
             self.publish(wave)

@@ -17,8 +17,7 @@ from types import MappingProxyType, ModuleType
 import compaction
 from compaction import metrics, report, run_report
 from compaction.certifier import certificate
-from compaction.cli.console import COMMANDS
-from compaction.cli.help_text import PROGRAM
+from compaction.cli.console import COMMANDS, PROGRAM, load
 from compaction.cli.parser import Parser
 from compaction.commands.runs import provenance
 from compaction.config import entries
@@ -51,15 +50,14 @@ _COMPARED = (
 def options() -> str:
     """The complete help of each command."""
     parts, given = [], sys.argv
-    for command in COMMANDS:
+    for command, purpose in COMMANDS.items():
         # parsers show commands as this process was started
-        sys.argv = [f"{PROGRAM} {command.name}"]
+        sys.argv = [f"{PROGRAM} {command}"]
         try:
-            text = Parser(command.load().OPTIONS).format_help()
+            text = Parser(load(command).OPTIONS).format_help()
         finally:
             sys.argv = given
-        purpose = command.purpose
-        parts.append(f"## {command.name}\n\n{purpose[0].upper()}{purpose[1:]}.\n\n```text\n{text}```\n")
+        parts.append(f"## {command}\n\n{purpose[0].upper()}{purpose[1:]}.\n\n```text\n{text}```\n")
     return "# Help of each command\n\n" + "\n".join(parts)
 
 

@@ -46,10 +46,10 @@ from compaction.kernels.records import (
     scan_records,
 )
 from compaction.kernels.tables import BATCH_ROW
+from tests.kafka.encode import varint as canonical
 from tests.kernels.tables import Blocks, as_array, blocks_of, random_segment
 from tests.oracle.logs import LogBuilder, Sent
 from tests.oracle.records import HEADER, NaiveBatch
-from tests.oracle.records import varint as canonical
 from tests.oracle.siphash import naive_siphash
 
 Entry = tuple[int, int, int]
