@@ -53,17 +53,9 @@ _SETTINGS = {
 #: tries to reach a server that has gone: about 20 s for each request, of which two or three are open
 _RETRIES = 5
 #: of one value: the part that gets it, its number, and that of the piece; ``place`` is empty for the value of a task
-_ROW = pa.schema(
-    [
-        pa.field("part", pa.int32(), nullable=False),
-        pa.field("value", pa.int64(), nullable=False),
-        pa.field("piece", pa.int32(), nullable=False),
-        pa.field("pieces", pa.int32(), nullable=False),
-        pa.field("place", pa.binary(), nullable=False),
-        pa.field("data", pa.binary(), nullable=False),
-    ]
-)
 _SCHEMA = "part int, value long, piece int, pieces int, place binary, data binary"
+_TYPES = {"int": pa.int32(), "long": pa.int64(), "binary": pa.binary()}
+_ROW = pa.schema([pa.field(name, _TYPES[kind], nullable=False) for name, kind in map(str.split, _SCHEMA.split(", "))])
 #: in the text of an error of a connection
 _GONE = re.compile(r'StatusCode\.UNAVAILABLE\s+details = "([^"]*)"')
 _AGAIN = "nothing was changed by this step; run it again"

@@ -106,7 +106,6 @@ class SliceSummary:
     log: int
     messages: int = 0
     keyless: int = 0
-    tombstones: int = 0
     #: ``TXN_ROW``
     txn_rows: NDArray[np.void] = field(default_factory=lambda: np.empty(0, TXN_ROW))
     #: ``KEYLESS_ROW``
