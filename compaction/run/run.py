@@ -151,7 +151,8 @@ class Run:
             self._replaced = ReplacedSegments(output, early, retained, self._pace.end_s)
             self._command.begin(self._files)
             self.clean(self.plan(self._request))
-            if again := output.restart(self._errors()):
+            failed = {log.location: log.error for log in self._planned if log.error is not None}
+            if again := output.restart(self._unplanned() | failed):
                 self.clean(self.plan(replace(self._request, logs=again)))
             reports, waves = self._reports(), self._wave_reports()
             if self._in_place:
@@ -294,13 +295,11 @@ class Run:
         return reports
 
     def _conclude(self, output: Destination | None, reports: list[LogReport]) -> list[LogReport]:
-        failed = {log.location: str(log.cause) for log in self._logs if not log.is_planned}
-        return self._command.conclude(output, self._planned, failed, reports)
+        return self._command.conclude(output, self._planned, self._unplanned(), reports)
 
-    def _errors(self) -> dict[LogLocation, str]:
-        """The errors of the logs that failed, first those without a plan."""
-        unplanned = (log for log in self._logs if not log.is_planned)
-        return {log.location: log.error for log in (*unplanned, *self._planned) if log.error is not None}
+    def _unplanned(self) -> dict[LogLocation, str]:
+        """The errors of the logs without a plan."""
+        return {log.location: str(log.cause) for log in self._logs if not log.is_planned}
 
     def _counts(self, log: Log) -> bool:
         """Whether the records of its expired segments are counted."""
