@@ -96,27 +96,19 @@ class OffsetMaps:
         self, cleaner: Cleaner, contexts: dict[int, MapContext], settings: MapSettings
     ) -> dict[int, MapContext]:
         """Collects the dirty keys of logs with large clean sections: most clean records need no lookup then."""
-        dirty: list[Slice] = []
-        filters: dict[int, KeyFilter] = {}
-        free_bytes, least_bytes = _KEY_FILTER_BYTES, cleaner.sizes.key_filter_min_clean_bytes
-        for log in cleaner.unfailed:
-            first_dirty_offset = log.compaction.first_dirty_offset
-            parts = [part for part in log.slices if part.end_offset > first_dirty_offset]
-            dirty_bytes = sum(part.size_bytes for part in parts)
-            clean_bytes = sum(part.size_bytes for part in log.slices) - dirty_bytes
-            if free_bytes > 0 and clean_bytes >= max(least_bytes, _KEY_FILTER_CLEAN_RATIO * dirty_bytes):
-                filters[log.number] = KeyFilter.sized(dirty_records(parts, first_dirty_offset), free_bytes)
-                free_bytes -= filters[log.number].words.nbytes
-                dirty += parts
+        dirty, filters = _key_filters(cleaner)
         if not dirty:
             return contexts
-        summaries = self.collect_dirty_keys(dirty, {number: contexts[number] for number in filters}, settings, filters)
+        tasks = pack(dirty, size_of, max(1, sum(map(size_of, dirty)) // self._engine.cores))
+        job = Job.reading("keys", f"collect the keys of {len(dirty)} dirty slices", tasks)
+        works = [(task, {part.log: (contexts[part.log], len(filters[part.log].words)) for part in task}) for task in tasks]
+        summaries: list[SliceSummary] = []
+        for collected in self._engine.run(job, works, partial(collect_keys, settings=settings)):
+            for number, keys, of_slices in collected:
+                filters[number].join(keys)
+                summaries += of_slices
         cleaner.note_reads(cleaner.unfailed, summaries)
-        collected = {summary.log for summary in summaries}
-        return {
-            log.number: replace(contexts[log.number], dirty_keys=filters[log.number] if log.number in collected else None)
-            for log in cleaner.unfailed
-        }
+        return {log.number: replace(contexts[log.number], dirty_keys=filters.get(log.number)) for log in cleaner.unfailed}
 
     def resolve(self, cleaner: Cleaner, log: Log) -> None:
         """Determines aborted data, discardable markers and the transaction indexes of the outputs."""
@@ -152,22 +144,6 @@ class OffsetMaps:
         job = Job.reading("transactions", f"read batch headers of {len(slices)} slices", tasks)
         results = self._engine.run(job, tasks, partial(scan_transactions, files=files))
         return [summary for summaries in results for summary in summaries]
-
-    def collect_dirty_keys(
-        self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
-    ) -> Sequence[SliceSummary]:
-        """Adds the keys of the dirty records in ``slices`` to ``filters``, by log. Returns the summaries of the slices; none if
-        the filters are not to be used."""
-        tasks = pack(slices, size_of, max(1, sum(map(size_of, slices)) // self._engine.cores))
-        job = Job.reading("keys", f"collect the keys of {len(slices)} dirty slices", tasks)
-        words = {log: len(keys.words) for log, keys in filters.items()}
-        works = [(task, {part.log: (logs[part.log], words[part.log]) for part in task}) for task in tasks]
-        summaries: list[SliceSummary] = []
-        for collected in self._engine.run(job, works, partial(collect_keys, settings=settings)):
-            for log, keys, of_slices in collected:
-                filters[log].join(keys)
-                summaries += of_slices
-        return summaries
 
     def build_offset_map(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings
@@ -248,6 +224,23 @@ class OffsetMaps:
         threads = _PART_CONCURRENCY if writes and not throttled else 1
         job = pass_2(parts, tasks, writes=writes)
         return self.resolve_into(job, tasks, maps, partial(_clean, dry_run=not writes), dict(logs), threads)
+
+
+def _key_filters(cleaner: Cleaner) -> tuple[list[Slice], dict[int, KeyFilter]]:
+    """The slices with dirty records of logs with large clean sections, and an empty filter for the keys of each."""
+    dirty: list[Slice] = []
+    filters: dict[int, KeyFilter] = {}
+    free_bytes, least_bytes = _KEY_FILTER_BYTES, cleaner.sizes.key_filter_min_clean_bytes
+    for log in cleaner.unfailed:
+        first_dirty_offset = log.compaction.first_dirty_offset
+        parts = [part for part in log.slices if part.end_offset > first_dirty_offset]
+        dirty_bytes = sum(part.size_bytes for part in parts)
+        clean_bytes = sum(part.size_bytes for part in log.slices) - dirty_bytes
+        if parts and free_bytes > 0 and clean_bytes >= max(least_bytes, _KEY_FILTER_CLEAN_RATIO * dirty_bytes):
+            filters[log.number] = KeyFilter.sized(dirty_records(parts, first_dirty_offset), free_bytes)
+            free_bytes -= filters[log.number].words.nbytes
+            dirty += parts
+    return dirty, filters
 
 
 def pass_2(parts: Sequence[OutputPart], tasks: Iterable[Iterable[OutputPart]], *, writes: bool) -> Job:
