@@ -41,7 +41,6 @@ from compaction.rules.log_to_clean import Verdict
 from compaction.rules.log_view import LogView
 from compaction.rules.plan import LogPlan, PolicyPlan, explain_compaction, explain_deletion, freed_bytes, plan_policy
 from compaction.run.cleaner import Cleaner, Limits, slices_of
-from compaction.run.compact import keyless_refusal
 from compaction.run.destination import Destination
 from compaction.run.log import (
     Log,
@@ -52,6 +51,7 @@ from compaction.run.log import (
     versions_used,
     warn_of_changes,
 )
+from compaction.run.offset_maps import keyless_refusal
 from compaction.run.prepare import read_logs
 from compaction.run.run import smallest_broker
 from compaction.run.sizing import Sizes
@@ -223,7 +223,7 @@ class _SharedRun:
         for case in to_clean:
             number = numbers[case.key]
             log, in_rounds = logs[number], rounds.get((number, case.most_keys), 1)
-            refused = keyless_refusal(log.compaction, log.messages, log.keyless, allow_keyless=self._base.allow_keyless)
+            refused = None if self._base.allow_keyless else keyless_refusal(log)
             results.cases[case.policy, case.view.path] = CaseResult(log, passes.dropped[number], refused, in_rounds)
 
     def _sources(self, results: PassResults) -> dict[int, Source]:

@@ -355,7 +355,7 @@ class SharedMaps(OffsetMaps):
 
     def __init__(self, engine: Engine, sizes: Sizes, now_ms: int, sources: Mapping[int, Source]) -> None:
         # a refused log has figures, too
-        super().__init__(engine, sizes, now_ms, lambda plan, messages, keyless: None)
+        super().__init__(engine, sizes, now_ms, allow_keyless=True)
         self._frames = {number: source.frame for number, source in sources.items()}
         self._counts = {counts_of(number): MapContext(0, source.shards) for number, source in sources.items()}
         self._slices = {_byte_range(part): part for source in sources.values() for part in source.slices}

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -47,8 +46,6 @@ from compaction.run_report import RunReport
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
 
-#: a log with a larger fraction of records without a key is refused: compaction would drop them
-KEYLESS_SHARE = 0.01
 _BLOCKS = 16
 _BLOCK_BYTES = 256 << 10
 #: of all logs of a run together
@@ -92,25 +89,13 @@ class _Compaction(Command):
         return ordered
 
     def method(self, cleaner: Cleaner) -> OffsetMaps:
-        refuse = partial(keyless_refusal, allow_keyless=self.request.allow_keyless)
-        return OffsetMaps(cleaner.runner, cleaner.sizes, self.request.as_of_ms, refuse)
+        return OffsetMaps(cleaner.runner, cleaner.sizes, self.request.as_of_ms, allow_keyless=self.request.allow_keyless)
 
     def report(self, log: Log) -> LogReport:
         if log.compaction.verdict is not Verdict.CLEAN:
             return skipped_report(log.plan)
         report = cleaned_report(log.plan, log) if log.deferred is None else deferred_report(log)
         return replace(report, estimated_freed_bytes=freed_bytes(log.plan))
-
-
-def keyless_refusal(plan: LogPlan, messages: int, keyless: int, *, allow_keyless: bool) -> str | None:
-    """Why a log is refused of which more than ``KEYLESS_SHARE`` of the records have no key."""
-    if allow_keyless or keyless <= KEYLESS_SHARE * messages:
-        return None
-    share = 100 * keyless / messages
-    return (
-        f"{plan.view.path}: {keyless} of {messages} records ({share:.1f} %) have no key and would be lost;"
-        " if that is intended, run again with --allow-keyless"
-    )
 
 
 def sample_keys(files: FileSystem, logs: Sequence[Log]) -> None:

@@ -25,7 +25,6 @@ from compaction.passes.scan import readings, scan_transactions
 from compaction.passes.tasks import CleanContext, MapContext, MapSettings, OutputPart, PartResult, Slice, SliceSummary
 from compaction.passes.throttle import UNLIMITED
 from compaction.recovery.indexes import repaired_after_scan
-from compaction.rules.plan import LogPlan
 from compaction.rules.record_retention import ActiveProducers, RoundRules
 from compaction.rules.transactions import aborted_for_map, resolve_cleaning
 from compaction.run.cleaner import Cleaner
@@ -38,6 +37,8 @@ R = TypeVar("R")
 _KEY_FILTER_CLEAN_RATIO = 4
 #: total size of the key filters of a run, which every worker holds
 _KEY_FILTER_BYTES = 64 << 20
+#: a log with a larger fraction of records without a key is refused: compaction would drop them
+_KEYLESS_SHARE = 0.01
 #: output parts that a task of pass 2 writes concurrently: while one waits for the disk, others proceed
 _PART_CONCURRENCY = 4
 
@@ -45,11 +46,11 @@ _PART_CONCURRENCY = 4
 class OffsetMaps:
     """See the module. The maps of pass 1 remain where its tasks left them, for pass 2.
 
-    :param refuse: returns why a log must not be cleaned, from its counts of records and of records without a key
+    :param allow_keyless: logs with many records without a key are not refused
     """
 
-    def __init__(self, engine: Engine, sizes: Sizes, now_ms: int, refuse: Callable[[LogPlan, int, int], str | None]) -> None:
-        self._engine, self._sizes, self._now_ms, self._refuse = engine, sizes, now_ms, refuse
+    def __init__(self, engine: Engine, sizes: Sizes, now_ms: int, *, allow_keyless: bool) -> None:
+        self._engine, self._sizes, self._now_ms, self._allow_keyless = engine, sizes, now_ms, allow_keyless
         self._maps: Shuffle | None = None
         #: what the tasks of pass 1 have read for each map
         self._readings: dict[int, Reading] = {}
@@ -89,8 +90,8 @@ class OffsetMaps:
             return
         slices = [part for log in cleaner.unfailed for part in log.slices]
         cleaner.add_up(cleaner.unfailed, self.build_offset_map(slices, contexts, settings))
-        for log in cleaner.unfailed:
-            log.error = self._refuse(log.compaction, log.messages, log.keyless)
+        for log in [] if self._allow_keyless else cleaner.unfailed:
+            log.error = keyless_refusal(log)
 
     def _with_dirty_keys(
         self, cleaner: Cleaner, contexts: dict[int, MapContext], settings: MapSettings
@@ -224,6 +225,17 @@ class OffsetMaps:
         threads = _PART_CONCURRENCY if writes and not throttled else 1
         job = pass_2(parts, tasks, writes=writes)
         return self.resolve_into(job, tasks, maps, partial(_clean, dry_run=not writes), dict(logs), threads)
+
+
+def keyless_refusal(log: Log) -> str | None:
+    """Why a scanned log is refused of which more than ``_KEYLESS_SHARE`` of the records have no key."""
+    if log.keyless <= _KEYLESS_SHARE * log.messages:
+        return None
+    share = 100 * log.keyless / log.messages
+    return (
+        f"{log.compaction.view.path}: {log.keyless} of {log.messages} records ({share:.1f} %) have no key and would be lost;"
+        " if that is intended, run again with --allow-keyless"
+    )
 
 
 def _key_filters(cleaner: Cleaner) -> tuple[list[Slice], dict[int, KeyFilter]]:
