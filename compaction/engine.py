@@ -9,10 +9,10 @@ a part of a task, or ``known`` to all of them.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -39,12 +39,7 @@ class Part(Protocol):
     """The input that a task reads without interruption."""
 
     @property
-    def id(self) -> Hashable:
-        """Identifies the part within its pass."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes to read."""
+    def size_bytes(self) -> int: ...
 
 
 def size_of(part: Part) -> int:
@@ -135,8 +130,7 @@ class Shuffle(Protocol):
     again if parts are lost."""
 
     @property
-    def parts(self) -> int:
-        """Their number."""
+    def parts(self) -> int: ...
 
     @property
     def results(self) -> list[Any]:
@@ -160,12 +154,11 @@ class Source:
     known: Any = None
 
     def of(self, function: Callable[..., R]) -> Callable[[Any, Any, Any], R]:
-        """``function`` with all three arguments."""
+        """The function that is called with all three."""
         given = self.tasks is not None, self.items is not None, self.known is not None
         return partial(_call, function, given)
 
     def __len__(self) -> int:
-        """The number of tasks."""
         return len(self.tasks or ()) if self.items is None else self.items.parts
 
     @staticmethod
@@ -184,14 +177,12 @@ Emit = Callable[..., Iterable[Emission]]
 
 
 class Places(Protocol):
-    """The part of each place; it is sent to tasks."""
+    """The part of each place, below the number of ``parts``; it is sent to tasks."""
 
     @property
-    def parts(self) -> int:
-        """Their number."""
+    def parts(self) -> int: ...
 
-    def __call__(self, place: Place) -> int:
-        """Below ``parts``."""
+    def __call__(self, place: Place) -> int: ...
 
 
 class Engine(Protocol):
@@ -263,15 +254,7 @@ def pack(items: Sequence[T], size_of: Callable[[T], int], target_bytes: int) -> 
     return packs
 
 
-class _Worker:
-    """State of this worker process."""
-
-    frozen = False
-
-
+@cache
 def freeze_gc() -> None:
-    """Exclude all existing objects from later collections; called at the start of each task. Only the first call has an
-    effect."""
-    if not _Worker.frozen:
-        _Worker.frozen = True
-        gc.freeze()
+    """Excludes all existing objects from later collections, at the start of the first task of a process."""
+    gc.freeze()

@@ -97,19 +97,8 @@ class EngineChoice:
     cores: int | None = None
     to_store: bool = False
     paths: Sequence[str] = ()
-    _started: PlainSession | None = None
+    _started: Any = None
     _engine: LocalEngine | SparkEngine | ConnectEngine | None = None
-
-    def spark(self) -> Session:
-        """The session; the first call starts it, unless the caller has given one.
-
-        :raises UsageError: there is no suitable Java
-        """
-        if self.session is not None:
-            return self.session
-        if self._started is None:
-            self._started = start_session(self.command, self.settings)
-        return self._started
 
     def passes(self, progress: Progress | None = None) -> Callable[[], engine.Engine]:
         """A function that starts the engine; calls without work import neither Spark nor kernels."""
@@ -142,7 +131,9 @@ class EngineChoice:
     def _on_spark(self) -> SparkEngine:
         from compaction.engines.spark import SparkEngine
 
-        return SparkEngine(self.spark().sparkContext)
+        if self.session is None and self._started is None:
+            self._started = start_session(self.command, self.settings)
+        return SparkEngine((self.session or self._started).sparkContext)
 
     def _on_server(self) -> ConnectEngine:
         from compaction.engines.connect import ConnectEngine, connect
@@ -193,8 +184,6 @@ def choose(
     :param engine: one of the table, or ``auto``: Spark or Spark Connect if it runs already or was configured for this process,
         Spark if this system has no memory files
     :param spark: the caller's session
-    :param settings: Spark settings of a session that is started
-    :param to_store, cores: see ``EngineChoice``
     :raises UsageError: no such engine, a session for the local one, or a number of cores for Spark
     """
     result = _choose(engine, command, spark, settings)

@@ -92,9 +92,9 @@ def test_adjacent_items_are_packed_until_the_target_is_reached(items: list[int],
     assert pack(items, as_it_is, 6) == packs
 
 
-def test_only_the_first_task_of_a_worker_freezes_what_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_task_of_a_worker_freezes_what_exists() -> None:
     """These objects are not collected again."""
-    monkeypatch.setattr(engine._Worker, "frozen", False)
+    engine.freeze_gc.cache_clear()
     before = gc.get_freeze_count()
     try:
         engine.freeze_gc()
@@ -105,3 +105,4 @@ def test_only_the_first_task_of_a_worker_freezes_what_exists(monkeypatch: pytest
         assert gc.get_freeze_count() < frozen + len(later)
     finally:
         gc.unfreeze()
+        engine.freeze_gc.cache_clear()

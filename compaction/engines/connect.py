@@ -53,17 +53,9 @@ _SETTINGS = {
 #: tries to reach a server that has gone: about 20 s for each request, of which two or three are open
 _RETRIES = 5
 #: of one value: the part that gets it, its number, and that of the piece; ``place`` is empty for the value of a task
-_ROW = pa.schema(
-    [
-        pa.field("part", pa.int32(), nullable=False),
-        pa.field("value", pa.int64(), nullable=False),
-        pa.field("piece", pa.int32(), nullable=False),
-        pa.field("pieces", pa.int32(), nullable=False),
-        pa.field("place", pa.binary(), nullable=False),
-        pa.field("data", pa.binary(), nullable=False),
-    ]
-)
 _SCHEMA = "part int, value long, piece int, pieces int, place binary, data binary"
+_TYPES = {"int": pa.int32(), "long": pa.int64(), "binary": pa.binary()}
+_ROW = pa.schema([pa.field(name, _TYPES[kind], nullable=False) for name, kind in map(str.split, _SCHEMA.split(", "))])
 #: in the text of an error of a connection
 _GONE = re.compile(r'StatusCode\.UNAVAILABLE\s+details = "([^"]*)"')
 _AGAIN = "nothing was changed by this step; run it again"
@@ -109,23 +101,21 @@ def ship_package(session: Any) -> None:
 
 
 class ConnectEngine:
-    """Implements ``compaction.engine.Engine``.
+    """Leaves ``session``, of Spark Connect, as it is.
 
-    :param session: of Spark Connect; it is left as it is
-    :param progress: shows the bytes that the tasks of each pass have read
     :raises UsageError: the server is too old
     """
 
-    def __init__(self, session: Any, progress: Progress | None = None) -> None:
+    progress: Progress | None = None
+
+    def __init__(self, session: Any) -> None:
         version = tuple(int(number) for number in str(session.version).split(".")[:2])
         if version < _OLDEST or not hasattr(session, "cloneSession"):
             oldest = ".".join(map(str, _OLDEST))
             raise UsageError(f"the Spark Connect engine needs Spark {oldest} or newer, this is {session.version}")
-        self.progress, self._job = progress, Job("")
-        self._shown_bytes = 0
+        self._spark, self._kept, self._job, self._shown_bytes = session, list[Shuffled](), Job(""), 0
         #: the server does not answer
         self._gone = False
-        self._spark, self._kept = session, list[Shuffled]()
         #: number of tasks that run concurrently: Spark's default number of partitions
         self.cores = self._asked(self._begin)
 
@@ -159,7 +149,6 @@ class ConnectEngine:
         self._spark.client.close()
 
     def run(self, job: Job, source: Inputs, work: Callable[..., R]) -> list[R]:
-        """The result of ``work`` for each task, in order."""
         source = Source.over(source)
         if not len(source):
             return []
@@ -344,7 +333,7 @@ def _inputs(batches: Iterable[pa.RecordBatch]) -> tuple[int, Any, Items] | None:
     :raises RuntimeError: the partition has not all rows of one task, and only these
     """
     freeze_gc()
-    tasks, parts, spool = list[bytes](), set[int](), Spool.on_disk()
+    tasks, parts, spool = list[bytes](), set[int](), Spool()
     pieces: dict[bytes, list[Piece]] = {}
     for _, part, place, data in _whole(batches):
         parts.add(part)

@@ -30,8 +30,18 @@ def usable_cores(root: Path = Path("/")) -> int:
     """
     # only Linux has it
     affinity = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-    return max(1, min([cores, *_quotas(root), *(limit // WORKER_BYTES - 1 for limit in _memory_limits(root))]))
+    limits = [len(affinity(0)) if affinity is not None else os.cpu_count() or 1]
+    for group in _groups(root, _CPU):
+        quota, _, period = _text(group / "cpu.max").partition(" ")
+        if not quota:
+            quota, period = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
+        if quota.isdigit() and period.isdigit() and int(period) > 0:
+            # a started core counts
+            limits.append(-(-int(quota) // int(period)))
+    for group in _groups(root, _MEMORY):
+        texts = _text(group / "memory.max"), _text(group / "memory.limit_in_bytes")
+        limits += [int(text) // WORKER_BYTES - 1 for text in texts if text.isdigit()]
+    return max(1, min(limits))
 
 
 def oom_kills(root: Path = Path("/")) -> int:
@@ -41,53 +51,31 @@ def oom_kills(root: Path = Path("/")) -> int:
     return sum(int(count) for text in texts for count in re.findall(r"^oom_kill (\d+)$", text, re.MULTILINE))
 
 
-def _quotas(root: Path) -> Iterator[int]:
-    """CPU quotas in cores; a started core counts."""
-    for group in _groups(root, _CPU):
-        quota, _, period = _text(group / "cpu.max").partition(" ")
-        if not quota:
-            quota, period = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
-        if quota.isdigit() and period.isdigit() and int(period) > 0:
-            yield -(-int(quota) // int(period))
-
-
-def _memory_limits(root: Path) -> Iterator[int]:
-    """In bytes."""
-    for group in _groups(root, _MEMORY):
-        for text in (_text(group / "memory.max"), _text(group / "memory.limit_in_bytes")):
-            if text.isdigit():
-                yield int(text)
-
-
 def _groups(root: Path, controller: str) -> Iterator[Path]:
     """The directories of this process's cgroup and of those above it, in each hierarchy that may have the controller."""
-    paths = dict(_own_groups(root, controller))
+    paths: dict[str, str] = {}
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and not controllers:
+            paths["cgroup2"] = path
+        elif controller in controllers.split(","):
+            paths["cgroup"] = path
     for line in _text(root / "proc/self/mountinfo").splitlines():
         mount, _, source = line.partition(" - ")
         fields, (kind, _, options) = mount.split(" "), source.split(" ", 2)
         if kind not in ("cgroup", "cgroup2") or (kind == "cgroup" and controller not in options.split(",")):
             continue
-        path = paths.get(kind)
-        if path is None:
+        if kind not in paths:
             continue
         top = root / fields[4].lstrip("/")
         # a container may see the name that its group has on the host
-        below = os.path.relpath(path, fields[3])
+        below = os.path.relpath(paths[kind], fields[3])
         group = top if below.startswith("..") else top / below
         while True:
             yield group
             if group == top:
                 break
             group = group.parent
-
-
-def _own_groups(root: Path, controller: str) -> Iterator[tuple[str, str]]:
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        number, controllers, path = line.split(":", 2)
-        if number == "0" and not controllers:
-            yield "cgroup2", path
-        elif controller in controllers.split(","):
-            yield "cgroup", path
 
 
 def _text(path: Path) -> str:

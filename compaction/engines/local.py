@@ -94,24 +94,18 @@ def _read(descriptor: int, start: int, size: int) -> bytes:
 
 
 class Spool:
-    """A file to append to, opened by the first value. One thread uses it. If its directory cannot hold it, errors name that.
+    """A file to append to, in the temporary directory or in memory, opened by the first value. One thread uses it."""
 
-    :param opened: opens the file
-    :param location: for errors; by default the temporary directory
-    """
-
-    def __init__(self, opened: Callable[[], BinaryIO], location: str = "") -> None:
-        self._opened, self._location = opened, location
+    def __init__(self, *, in_memory: bool = False) -> None:
+        self._in_memory = in_memory
         self._file: BinaryIO | None = None
         self._end = 0
 
-    @classmethod
-    def on_disk(cls) -> Spool:
-        return cls(_unnamed_file)
-
-    @classmethod
-    def in_memory(cls) -> Spool:
-        return cls(lambda: open(os.memfd_create(_NAME), "w+b", buffering=0), "memory")  # noqa: PTH123
+    def _open(self) -> BinaryIO:
+        if self._in_memory:
+            return open(os.memfd_create(_NAME), "w+b", buffering=0)  # noqa: PTH123
+        with storage_errors(tempfile.tempdir or "the temporary directory", _USE):
+            return tempfile.TemporaryFile(buffering=0)
 
     def put(self, value: Any) -> Piece:
         """Appends a value.
@@ -120,9 +114,9 @@ class Spool:
         """
         data = memoryview(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
         if self._file is None:
-            self._file = self._opened()
+            self._file = self._open()
         start, descriptor = self._end, self._file.fileno()
-        with storage_errors(self._location or tempfile.gettempdir(), _USE):
+        with storage_errors("memory" if self._in_memory else tempfile.gettempdir(), _USE):
             while data:
                 written = os.pwrite(descriptor, data, self._end)
                 self._end, data = self._end + written, data[written:]
@@ -132,11 +126,6 @@ class Spool:
         if self._file is not None:
             self._file.close()
         self._file, self._end = None, 0
-
-
-def _unnamed_file() -> BinaryIO:
-    with storage_errors(tempfile.tempdir or "the temporary directory", _USE):
-        return tempfile.TemporaryFile(buffering=0)
 
 
 #: jobs that read less run in this process: a worker takes as long to start
@@ -160,21 +149,16 @@ class _Shuffled(NamedTuple):
 
 
 class LocalEngine:
-    """Implements ``compaction.engine.Engine``; a context manager that ends the workers.
+    """A context manager that ends the workers.
 
     :param cores: number of worker processes; by default the cores that this process may use
-    :param progress: shows the bytes that the tasks of each pass have read
     """
 
     def __init__(self, cores: int | None = None, progress: Progress | None = None, inline_bytes: int = INLINE_BYTES) -> None:
-        #: number of tasks that run concurrently
-        self.cores = cores or usable_cores()
-        self._inline_bytes = inline_bytes
-        #: shows the bytes that the tasks of each pass have read
-        self.progress = progress
+        self.cores, self.progress, self._inline_bytes = cores or usable_cores(), progress, inline_bytes
         self._workers: Workers | None = None
         #: of the tasks that run in this process
-        self._spool = Spool.on_disk()
+        self._spool = Spool()
 
     def __enter__(self) -> LocalEngine:
         return self
@@ -190,7 +174,6 @@ class LocalEngine:
             workers.close()
 
     def run(self, job: Job, source: Inputs, work: Callable[..., R]) -> list[R]:
-        """The result of ``work`` for each task, in order."""
         source = Source.over(source)
         return self._map(job, partial(_run, source.of(work), source.known), source)
 
@@ -341,7 +324,7 @@ class Workers:
         :raises CompactionError: a worker has ended
         """
         self._jobs += 1
-        shared, remaining = Spool.in_memory(), enumerate(tasks)
+        shared, remaining = Spool(in_memory=True), enumerate(tasks)
         idle, running = [*self._connections], dict[Connection, int]()
         try:
             job = self._jobs, shared.put((environment(), work))
@@ -409,7 +392,6 @@ class Workers:
         return read_counter.sum_of(os.pread(self._read_counts, self.count * read_counter.SIZE, 0))
 
     def close(self) -> None:
-        """Ends the workers and removes their spools. Kills running tasks, too: their results are no longer needed."""
         if self._control.fileno() < 0:
             return
         self._control.close()
@@ -523,7 +505,7 @@ def _end_with_driver(control: socket.socket, driver: int, children: dict[int, in
 def _work(connection: Connection) -> None:
     """Runs tasks until the driver closes the connection."""
     threading.Thread(target=_end_with_connection, args=(connection.fileno(),), daemon=True).start()
-    spool, current = Spool.on_disk(), 0
+    spool, current = Spool(), 0
     work: Any = None
     while True:
         try:

@@ -24,7 +24,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import RDD, Broadcast, SparkConf, SparkContext, SparkStageInfo
 from pyspark.errors import PySparkException
 
-from compaction.engine import Emission, Emit, Inputs, Job, Place, Places, Source, freeze_gc
+from compaction.engine import Emit, Inputs, Job, Place, Places, Source, freeze_gc
 from compaction.engines.spark_session import errors_of_start
 from compaction.errors import CompactionError
 from compaction.files import read_counter
@@ -43,11 +43,6 @@ _Placed = tuple[Place | None, list[Any]]
 
 
 class SparkEngine:
-    """Implements ``compaction.engine.Engine``.
-
-    :param progress: shows the bytes that the tasks of each pass have read
-    """
-
     def __init__(self, sc: SparkContext, progress: Progress | None = None) -> None:
         self._sc, self.progress = sc, progress
         self._tag = f"kafka-log-compaction-{uuid.uuid4().hex}"
@@ -55,7 +50,6 @@ class SparkEngine:
         await_executors(sc)
         # a copy of all settings, one call of the JVM for each
         conf = sc.getConf()
-        #: number of tasks that run concurrently
         self.cores = concurrent_tasks(sc, conf)
         self._speculates = conf.get("spark.speculation", "false") == "true"
 
@@ -64,7 +58,6 @@ class SparkEngine:
         self.release(*self._broadcasts)
 
     def run(self, job: Job, source: Inputs, work: Callable[..., R]) -> list[R]:
-        """The result of ``work`` for each task, in order."""
         source = Source.over(source)
         known = self._known(source)
         if job.name is None and source.items is not None and (waiting := _shuffled(source).job) is not None:
@@ -87,7 +80,7 @@ class SparkEngine:
             part_of = small if known is None else known.value[2]
             return parts if of is None else part_of(of)
 
-        emitted = self._over(source, known, source.of(emit), _listed)
+        emitted = self._over(source, known, source.of(emit), lambda items: ((place, [value]) for place, value in items))
         # without partitionBy, reduceByKey would combine on the map side, and a task would hold all of its output in memory
         shuffled = emitted.partitionBy(parts + 1, partition)
         if merges:
@@ -229,10 +222,6 @@ class Shuffled:
 
 def _shuffled(source: Source) -> Shuffled:
     return cast("Shuffled", source.items)
-
-
-def _listed(items: Iterable[Emission]) -> Iterator[_Placed]:
-    return ((place, [value]) for place, value in items)
 
 
 def _extended(values: list[Any], others: list[Any]) -> list[Any]:

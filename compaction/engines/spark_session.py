@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
@@ -139,7 +139,9 @@ def start_jvm(options: Mapping[str, str]) -> None:
     relay = threading.Thread(target=_relay_errors, args=(read_end,), name="standard error of the JVM", daemon=True)
     relay.start()
     try:
-        with _environment({**_local_jvm_variables(), **_own_python(), **options}):
+        chosen = _DRIVER_PYTHON in os.environ or "PYSPARK_PYTHON" in os.environ
+        own_python = {} if chosen else {_DRIVER_PYTHON: sys.executable}
+        with _environment({**_local_jvm_variables(), **own_python, **options}):
             gateway = launch_gateway(popen_kwargs={"stderr": write_end})  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)
     finally:
@@ -162,11 +164,6 @@ def _local_jvm_variables() -> dict[str, str]:
     if settings.get(protection.UI) == "true" and protection.LOCAL_ADDRESS not in os.environ:
         variables[protection.LOCAL_ADDRESS] = protection.LOOPBACK
     return variables
-
-
-def _own_python() -> dict[str, str]:
-    chosen = _DRIVER_PYTHON in os.environ or "PYSPARK_PYTHON" in os.environ
-    return {} if chosen else {_DRIVER_PYTHON: sys.executable}
 
 
 @contextmanager
@@ -237,14 +234,6 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
 )
 
 
-class Session(Protocol):
-    """The part of a ``SparkSession`` or :class:`PlainSession` that commands use."""
-
-    @property
-    def sparkContext(self) -> SparkContext:  # noqa: N802
-        """See ``SparkSession.sparkContext``."""
-
-
 @dataclass(frozen=True)
 class PlainSession:
     """A session without Spark SQL, which takes seconds to start and which the commands do not use."""
@@ -255,6 +244,9 @@ class PlainSession:
         # PySpark would wait up to a second for the accumulator thread, which ends with this process
         self.sparkContext._accumulatorServer = None  # type: ignore[assignment]
         self.sparkContext.stop()
+
+
+Session = SparkSession | PlainSession
 
 
 def build_session(app_name: str, *, extra: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
@@ -291,8 +283,12 @@ def _job_conf(extra: Mapping[str, str], *jvm_options: str) -> SparkConf:
         protection.require_own_directory()
         if LOCAL_DIRS not in os.environ:
             conf.set("spark.local.dir", private_dirs(conf.get("spark.local.dir") or tempfile.gettempdir()))
-        _use_this_python(conf)
-        _use_this_package(conf)
+        # local workers run this interpreter, not the first python3 on the path, and this package
+        if not conf.contains("spark.pyspark.python"):
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if not conf.contains(_EXECUTOR_ENVIRONMENT + "PYTHONPATH"):
+            path = os.pathsep.join(path for path in (str(_ROOT), os.environ.get("PYTHONPATH")) if path)
+            conf.set(_EXECUTOR_ENVIRONMENT + "PYTHONPATH", path)
     return conf
 
 
@@ -386,15 +382,3 @@ def _share_kernel_cache(conf: SparkConf) -> None:
     directory = (cache_dir() or NO_CACHE) if is_local(conf.get(MASTER)) else os.environ.get(CACHE_DIR)
     if directory:
         conf.setIfMissing(_EXECUTOR_ENVIRONMENT + CACHE_DIR, str(directory))
-
-
-def _use_this_package(conf: SparkConf) -> None:
-    if not conf.contains(_EXECUTOR_ENVIRONMENT + "PYTHONPATH"):
-        existing = os.environ.get("PYTHONPATH")
-        conf.set(_EXECUTOR_ENVIRONMENT + "PYTHONPATH", os.pathsep.join(path for path in (str(_ROOT), existing) if path))
-
-
-def _use_this_python(conf: SparkConf) -> None:
-    """Local workers run the driver's interpreter, not the first ``python3`` on the path."""
-    if not conf.contains("spark.pyspark.python"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -32,7 +32,7 @@ from compaction.kernels.tables import ENTRY_BYTES
 from compaction.passes.decoder import Decoded
 from compaction.passes.merge import resolve
 from compaction.passes.scan import Emitted, Emitting, Entries, ShardReadings, finish, scan_records_of
-from compaction.passes.tasks import MapContext, MapSettings, Packed, Resolved, Slice, SliceSummary
+from compaction.passes.tasks import MapContext, MapSettings, Packed, Slice, SliceSummary
 from compaction.passes.throttle import Throttle
 
 #: lookups are kept up to this size
@@ -76,10 +76,8 @@ def flag_single_task_logs(logs: Mapping[int, MapContext], tasks: Iterable[Iterab
 def collect_keys(
     work: tuple[Iterable[Slice], Mapping[int, tuple[MapContext, int]]], settings: MapSettings
 ) -> list[tuple[int, KeyFilter, list[SliceSummary]]]:
-    """The keys of the dirty records of some slices, by log, with the summaries of the slices.
-
-    :param work: the slices; of each log, the size of the filter in words
-    """
+    """The keys of the dirty records of some slices, by log, with the summaries of the slices. ``work`` has the slices, and of
+    each log the size of its filter in words."""
     slices, logs = work
     collected = []
     for log, group in groupby(slices, key=lambda slice_: slice_.log):
@@ -148,18 +146,13 @@ class OffsetMapSink:
     def result(self) -> Emitting[None]:
         """The log's survivor entries, if this task has scanned the entire log without spilling; else all remaining entries and
         lookups, by shard."""
-        resolved = self._resolved()
-        if resolved is not None:
-            yield (self._number, 0), resolved
+        complete = self._map.complete
+        if self._log.single_task and complete is not None and not self._any_spilled:
+            yield (self._number, 0), resolve(complete, self._lookups, self._log.first_dirty_offset)
             return
         yield from self._spill_lookups()
         for slots in self._map.drain():
             yield from spilled(self._number, slots, self._log.shards)
-
-    def _resolved(self) -> Resolved | None:
-        if not self._log.single_task or self._any_spilled or self._map.complete is None:
-            return None
-        return resolve(self._map.complete, self._lookups, self._log.first_dirty_offset)
 
 
 def spilled(number: int, slots: Packed, shards: int) -> Iterator[Emitted]:

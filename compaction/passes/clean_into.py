@@ -41,14 +41,7 @@ from compaction.formats.record_batch import (
     encode_records,
 )
 from compaction.kernels.retention import BAD_NAMES, Limits, decide
-from compaction.kernels.rewrite import (
-    BYTES_KEPT,
-    COUNTERS,
-    RECORD_GROWTH,
-    REWRITE_ERRORS,
-    TOMBSTONES_REMOVED,
-    rewrite,
-)
+from compaction.kernels.rewrite import BYTES_KEPT, COUNTERS, RECORD_GROWTH, REWRITE_ERRORS, TOMBSTONES_REMOVED, rewrite
 from compaction.kernels.tables import BUILT, IN_BLOCK, OFFSET_SHIFT, OUT_ROW, REWRITE, TO_COMPRESS, WRAPPER
 from compaction.names import INDEX, LOG, TIMEINDEX, TXNINDEX, segment_file
 from compaction.output.segment_writer import PartWriter, SegmentIndexes, SegmentWriter, new_suffix, part_paths
@@ -83,10 +76,7 @@ class DiffersError(LogError):
 
 
 class SourceComparison:
-    """Compares the output of a part with the segment that it reads.
-
-    :param source: the path of that segment
-    """
+    """Compares the output of a part with the segment ``source`` that it reads."""
 
     def __init__(self, part: OutputPart, log: CleanContext, source: str) -> None:
         self._part, self._log, self._source = part, log, source
@@ -135,10 +125,7 @@ class Decided(NamedTuple):
 def clean_parts(
     parts: Sequence[tuple[OutputPart, Sequence[Survivors]]], logs: Mapping[int, CleanContext], *, dry_run: bool
 ) -> list[PartResult]:
-    """Write some output parts in step, or only count in a dry run.
-
-    :param parts: with their survivor entries; see ``clean_part``
-    """
+    """Writes some output parts with their survivor entries in step; see ``clean_part``."""
     contexts = [logs[part.output.log] for part, _ in parts]
     works = [clean_part(part, log, packed, dry_run=dry_run) for (part, packed), log in zip(parts, contexts, strict=True)]
     return run_in_step(contexts[0].files, [log.directory for log in contexts], works)
@@ -213,10 +200,8 @@ def _write(part: OutputPart, log: CleanContext, rewriter: Rewriter, suffix: str 
 
 
 class Rewriter:
-    """Cleans the batches of one output part: a sink of its slices, one after the other, with reused buffers.
-
-    :param packed: arrays of survivor entries, uint64 in any order
-    """
+    """Cleans the batches of one output part: a sink of its slices, one after the other, with reused buffers. ``packed`` are
+    arrays of survivor entries, uint64 in any order."""
 
     #: of the current slice and block
     _limits: Limits
@@ -249,7 +234,6 @@ class Rewriter:
         self._kept = np.empty((0, _KEPT_COLUMNS), np.int64)
 
     def stats(self) -> CleanStats:
-        """Counts of the records read and kept so far."""
         return CleanStats(*self._counters.tolist())
 
     def run(self, slices: Sequence[Slice], append: Append | None) -> None:
@@ -277,7 +261,6 @@ class Rewriter:
         return ()
 
     def start(self, slice_: Slice) -> None:
-        """Begins a slice."""
         log = self._log
         self._limits = Limits(
             first_dirty_offset=log.first_dirty_offset,
@@ -351,7 +334,6 @@ class Rewriter:
         yield [wrapper], last
 
     def _grow(self, decoded: Decoded, row: int) -> None:
-        """Enlarge the buffers for one batch."""
         count, (start, end) = int(decoded.rows[row]["count"]), decoded.spans[row, :2].tolist()
         self._out = np.empty(max(len(self._out), HEADER_SIZE + end - start + RECORD_GROWTH * count), np.uint8)
         self._kept = np.empty((max(len(self._kept), count), _KEPT_COLUMNS), np.int64)

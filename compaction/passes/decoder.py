@@ -118,10 +118,7 @@ def check_crcs(block: Block, actions: NDArray[np.uint8]) -> None:
 
 
 def check_message_crcs(block: Block) -> None:
-    """Verify the CRC of all batches of a block that has messages of magic 0 and 1.
-
-    :raises CorruptLogError: a batch fails its CRC
-    """
+    """The same of all batches of a block that has messages of magic 0 and 1."""
     if (block.rows["magic"] < MAGIC).any():
         result = scan_batches(block.raw, block.position, check_crc=True)
         if result.error is not None:
@@ -160,8 +157,6 @@ def check_record_sizes(decoded: Decoded, verdicts: NDArray[np.uint8], limit: int
 
 
 class Decoder:
-    """Decodes the blocks of one segment file."""
-
     def __init__(self) -> None:
         self._scratch = np.empty(0, np.uint8)
         self._message_spans = np.empty((0, 3), np.int64)
@@ -310,10 +305,7 @@ class Wrapped(NamedTuple):
 
 
 def unwrap(block: NDArray[np.uint8], start: int, limit_bytes: int) -> Wrapped:
-    """The wrapper at ``block[start:]``, decompressed to at most ``limit_bytes``.
-
-    :raises FormatError: it is malformed
-    """
+    """The wrapper at ``block[start:]``, decompressed to at most ``limit_bytes``; a ``FormatError`` if it is malformed."""
     entry = parse_message_entry(memoryview(block), start)
     payload = np.frombuffer(entry.payload(limit_bytes), np.uint8)
     fields = WrapperFields(entry.magic, entry.last_offset, entry.timestamp, entry.is_log_append_time)

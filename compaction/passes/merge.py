@@ -149,12 +149,7 @@ def run_concurrently(calls: Sequence[Callable[[], R]], threads: int) -> list[R]:
     if threads <= 1:
         return [call() for call in calls]
     with ThreadPoolExecutor(threads) as pool:
-        running = [pool.submit(call) for call in calls]
-        try:
-            return [future.result() for future in running]
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+        return list(pool.map(lambda call: call(), calls))
 
 
 def accepted_survivors(survivors: Iterable[Survivors]) -> list[Packed] | LogError:
@@ -168,10 +163,7 @@ def accepted_survivors(survivors: Iterable[Survivors]) -> list[Packed] | LogErro
 
 
 def resolve_shard(packed: Sequence[Packed | Resolved], first_dirty_offset: int, load_factor: float) -> Resolved:
-    """Merge one shard.
-
-    :param packed: arrays of uint64[n, 3], each either of map entries or of lookups; or one ``Resolved``
-    """
+    """Merges one shard, of arrays of uint64[n, 3], each either of map entries or of lookups; or one ``Resolved``."""
     arrays: list[Packed] = []
     for item in packed:
         if isinstance(item, Resolved):
@@ -213,10 +205,8 @@ def _look_up(shard: SlotTable, lookups: Packed, first_dirty_offset: int) -> Pack
 
 
 def split_by_part(survivors: Packed, first_offsets: NDArray[np.int64]) -> Iterator[tuple[int, Packed]]:
-    """The survivor entries of each output part that has any, in no order: ``(part number, uint64[n])``.
-
-    :param first_offsets: int64[parts], ascending; entries below the first one are skipped
-    """
+    """The survivor entries of each output part that has any, in no order: ``(part number, uint64[n])``. Entries below the first
+    of ``first_offsets``, int64[parts] ascending, are skipped."""
     if len(first_offsets) == 1:
         within = survivors[survivors >= np.uint64((int(first_offsets[0]) + 1) << OFFSET_SHIFT)]
         if len(within):

@@ -21,17 +21,9 @@ from compaction.files.filesystem import ReadableFileSystem
 from compaction.files.segment_file import Block, SegmentFile
 from compaction.formats.record_batch import CONTROL, MAGIC, TRANSACTIONAL
 from compaction.kernels.keys import HashSecret
-from compaction.kernels.records import KEYLESS, LOOKUPS_ONLY, MAP, MESSAGES, SKIP, TOMBSTONES, scan_records
+from compaction.kernels.records import KEYLESS, LOOKUPS_ONLY, MAP, MESSAGES, SKIP, scan_records
 from compaction.kernels.tables import ENTRY_WORDS
-from compaction.passes.decoder import (
-    CHANGED,
-    Decoded,
-    Decoder,
-    check_count,
-    check_message_crcs,
-    check_offsets,
-    corrupt_record,
-)
+from compaction.passes.decoder import CHANGED, Decoded, Decoder, check_count, check_message_crcs, check_offsets, corrupt_record
 from compaction.passes.tasks import Key, MapContext, MapSettings, Packed, Slice, SliceSummary
 from compaction.passes.throttle import Throttle
 from compaction.rules.transactions import KEYLESS_ROW, TXN_ROW, keyless_rows, summarise
@@ -177,7 +169,6 @@ class RecordCounts:
         self.clear()
 
     def clear(self) -> None:
-        """Reset the counts for the next slice."""
         self.counters = np.zeros(3, np.int64)
         self.keyless_rows = [np.empty(0, KEYLESS_ROW)]
 
@@ -187,10 +178,7 @@ class RecordCounts:
 
 
 class ShardReadings:
-    """Sends what a task has read for some maps with their entries, to each shard of them.
-
-    :param shards: the number of shards of each map
-    """
+    """Sends what a task has read for some maps with their entries, to each of the ``shards`` of each map."""
 
     def __init__(self, shards: Mapping[int, int]) -> None:
         self._shards = shards
@@ -249,9 +237,9 @@ def scan_records_of(
     except LogError as error:
         return SliceSummary(slice_.log, error=str(error), slice_id=slice_.id)
     counts = sinks[0].counts
-    messages, keyless, tombstones = counts.counters[[MESSAGES, KEYLESS, TOMBSTONES]].tolist()
+    messages, keyless = counts.counters[[MESSAGES, KEYLESS]].tolist()
     return SliceSummary(
-        slice_.log, messages, keyless, tombstones, txns.result(), np.concatenate(counts.keyless_rows),
+        slice_.log, messages, keyless, txns.result(), np.concatenate(counts.keyless_rows),
         slice_id=slice_.id, fingerprint=fingerprint, seconds=throttle.now_s() - started_s,
     )  # fmt: skip
 

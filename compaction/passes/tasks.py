@@ -33,7 +33,6 @@ Key = tuple[int, int]
 class Slice:
     """The batches in bytes ``[start, end)`` of the segment at ``path``, with offsets in ``[first_offset, end_offset)``."""
 
-    #: number of the log in the run
     log: int
     #: index of the segment in its log
     segment_index: int
@@ -55,7 +54,6 @@ class Slice:
 
     @property
     def id(self) -> SliceId:
-        """Identifies the slice within the run."""
         return SliceId(self.log, self.segment_index, self.start)
 
 
@@ -69,11 +67,10 @@ class SliceId(NamedTuple):
 
 @dataclass(frozen=True)
 class MapContext:
-    """The data about a log for tasks of the first pass."""
+    """A log for tasks of the first pass: its map has a number of ``shards``."""
 
     #: records below are not mapped but looked up
     first_dirty_offset: int
-    #: number of shards of the log's map
     shards: int
     #: transactional data in these ranges is not mapped
     aborted: AbortedRanges | None = None
@@ -92,8 +89,6 @@ class Resolved(NamedTuple):
 
 @dataclass(frozen=True)
 class MapSettings:
-    """Settings of the first pass."""
-
     #: memory of a task's map, which is spilled when full
     map_bytes: int
     load_factor: float
@@ -111,7 +106,6 @@ class SliceSummary:
     log: int
     messages: int = 0
     keyless: int = 0
-    tombstones: int = 0
     #: ``TXN_ROW``
     txn_rows: NDArray[np.void] = field(default_factory=lambda: np.empty(0, TXN_ROW))
     #: ``KEYLESS_ROW``
@@ -120,13 +114,12 @@ class SliceSummary:
     error: str | None = None
     slice_id: SliceId | None = None
     fingerprint: str | None = None
-    #: time that the slice took
     seconds: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, eq=False)
 class CleanContext:
-    """The data about a log for tasks of the second pass."""
+    """A log for tasks of the second pass."""
 
     first_dirty_offset: int
     #: of the map, inclusive
@@ -160,8 +153,6 @@ class GroupOutput:
 
 @dataclass(frozen=True)
 class OutputPart:
-    """A run of consecutive slices of one output group."""
-
     output: GroupOutput
     #: counts within the log
     number: int
@@ -172,7 +163,6 @@ class OutputPart:
 
     @property
     def id(self) -> tuple[int, int]:
-        """Identifies the part within the run."""
         return self.output.log, self.number
 
     @property
@@ -211,21 +201,17 @@ class CleanStats:
 
 @dataclass(frozen=True)
 class PartResult:
-    """The result of an output part."""
-
     log: int
     group: int
     number: int
     stats: CleanStats = CleanStats()
     #: ends the names of the written files; ``None`` in a dry run
     suffix: str | None = None
-    #: one line if the part failed
     error: str | None = None
-    #: number of batches in the output, including empty ones
+    #: of the output, including empty ones
     batches: int = 0
     #: contents of the written files: verified for a complete segment, to be verified when parts are joined
     written: tuple[FileDigest, ...] = ()
     #: the output equals its only source, which is not replaced
     unchanged: bool = False
-    #: time for reading and writing
     seconds: float = field(default=0.0, compare=False)

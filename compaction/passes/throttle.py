@@ -16,16 +16,10 @@ UNLIMITED = 1e12
 
 
 class Throttle:
-    """Sleeps if more than ``bytes_per_second`` were counted.
-
-    :param bytes_per_second: the rate; ``UNLIMITED`` or more means no throttling
-    """
+    """Sleeps if more than ``bytes_per_second`` were counted; never if that is ``UNLIMITED`` or more."""
 
     def __init__(
-        self,
-        bytes_per_second: float,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        self, bytes_per_second: float, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self._rate, self._clock, self._sleep = bytes_per_second, clock, sleep
         self._since, self._moved = clock(), 0

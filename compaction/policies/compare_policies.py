@@ -42,7 +42,6 @@ from compaction.rules.log_to_clean import Verdict
 from compaction.rules.log_view import LogView
 from compaction.rules.plan import LogPlan, PolicyPlan, explain_compaction, explain_deletion, freed_bytes, plan_policy
 from compaction.run.cleaner import Cleaner, Limits, slices_of
-from compaction.run.compact import keyless_refusal
 from compaction.run.destination import Destination
 from compaction.run.log import (
     Log,
@@ -53,6 +52,7 @@ from compaction.run.log import (
     versions_used,
     warn_of_changes,
 )
+from compaction.run.offset_maps import keyless_refusal
 from compaction.run.prepare import read_logs
 from compaction.run.run import smallest_broker
 from compaction.run.sizing import Sizes
@@ -222,11 +222,10 @@ class _SharedRun:
         keys = {number: log.keys for number, log in enumerate(logs) if log.error is None}
         pairs = {(numbers[case.key], case.most_keys) for case in to_clean}
         rounds = passes.broker_rounds([pair for pair in pairs if pair[0] in keys], keys)
-        refusal = keyless_refusal(allow_keyless=self._base.allow_keyless)
         for case in to_clean:
             number = numbers[case.key]
             log, in_rounds = logs[number], rounds.get((number, case.most_keys), 1)
-            refused = refusal(log.compaction, log.messages, log.keyless)
+            refused = None if self._base.allow_keyless else keyless_refusal(log)
             results.cases[case.policy, case.view.path] = CaseResult(log, passes.dropped[number], refused, in_rounds)
 
     def _sources(self, results: PassResults) -> dict[int, Source]:

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.engine import Emission, Engine, Job, Reading, pack, size_of
+from compaction.engine import Emission, Engine, Items, Job, Reading, pack, size_of
 from compaction.errors import LogError, as_log_error
 from compaction.files.filesystem import ReadableFileSystem
 from compaction.files.segment_file import Block
@@ -35,10 +35,10 @@ from compaction.passes.scan import Emitted, Emitting, Entries, ShardReadings, fi
 from compaction.passes.tasks import (
     CleanContext,
     CleanStats,
-    Key,
     MapContext,
     MapSettings,
     OutputPart,
+    Packed,
     PartResult,
     Slice,
     SliceId,
@@ -269,18 +269,22 @@ class Repetition:
         return Repetition(self.keys + other.keys, self.records + other.records, max(self.most, other.most))
 
 
-def resolve_counts(key: Key, values: Iterable[Any], accepted: Mapping[int, Reading]) -> list[tuple[int, Repetition | LogError]]:
-    """Merge one shard's key counts, or why it was refused; nothing for shards of other maps.
+def resolve_counts(items: Items, accepted: Mapping[int, Reading]) -> list[tuple[int, Repetition | LogError]]:
+    """Merges the key counts of shards, or why one was refused; those of other maps are skipped.
 
     :param accepted: what was read for each map
     """
-    number, _ = key
-    if number >= 0:
-        return []
-    try:
-        packed = accepted_entries(values, accepted[number])
-    except LogError as error:
-        return [(number, error)]
+    results: list[tuple[int, Repetition | LogError]] = []
+    for (number, _), values in items:
+        if number < 0:
+            try:
+                results.append((number, _repetition(accepted_entries(values, accepted[number]))))
+            except LogError as error:
+                results.append((number, error))
+    return results
+
+
+def _repetition(packed: Sequence[Packed]) -> Repetition:
     total = SlotTable.of_keys(COUNTS, sum(map(len, packed)))
     for packed_counts in packed:
         total.put(packed_counts, of_records=False)
@@ -288,7 +292,7 @@ def resolve_counts(key: Key, values: Iterable[Any], accepted: Mapping[int, Readi
     counts = counts[counts != 0].astype(np.int64)
     powers = np.ceil(np.log2(counts)).astype(np.int64)
     keys, records = (np.bincount(powers, each, REPETITIONS).astype(np.int64) for each in (np.ones(len(powers)), counts))
-    return [(number, Repetition(keys, records, int(counts.max(initial=0))))]
+    return Repetition(keys, records, int(counts.max(initial=0)))
 
 
 class _RoundSink:
@@ -351,7 +355,7 @@ class SharedMaps(OffsetMaps):
 
     def __init__(self, engine: Engine, sizes: Sizes, now_ms: int, sources: Mapping[int, Source]) -> None:
         # a refused log has figures, too
-        super().__init__(engine, sizes, now_ms, lambda plan, messages, keyless: None)
+        super().__init__(engine, sizes, now_ms, allow_keyless=True)
         self._frames = {number: source.frame for number, source in sources.items()}
         self._counts = {counts_of(number): MapContext(0, source.shards) for number, source in sources.items()}
         self._slices = {_byte_range(part): part for source in sources.values() for part in source.slices}

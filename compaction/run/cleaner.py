@@ -2,11 +2,10 @@
 their transactions, and **clean** them into groups (pass 2).
 
 Each step processes all logs that have not failed. A ``Method`` says what is done: ``OffsetMaps`` is that of the log cleaner,
-``erasure.eraser`` has that of an erasure. Tasks write and **verify** the outputs; nothing is swapped in here.
+``erasure.erase_keys`` has that of an erasure. Tasks write and **verify** the outputs; nothing is swapped in here.
 
-Divides groups of segments into output parts for tasks, and joins the parts into one output segment per group.
-
-A group is one part if a task can hold all of its survivor entries; otherwise several tasks write it, and it is joined.
+A group is one output part if a task can hold all of its survivor entries; otherwise several tasks write it, and the parts are
+joined into one segment.
 """
 
 from __future__ import annotations
@@ -96,7 +95,6 @@ class Limits:
     dry_run: bool = False
 
     def sizes_for(self, group_bytes: Sequence[int], cores: int) -> Sizes:
-        """The sizes of the work on groups of segments of these sizes."""
         return self.sizes or sizes(group_bytes, cores, self.broker.dedupe_buffer_bytes, self.broker.load_factor)
 
     def task_rate(self, cores: int) -> float:
@@ -110,7 +108,6 @@ class Limits:
 
 
 def group_bytes(logs: Iterable[Log]) -> list[int]:
-    """The sizes of the groups of some logs."""
     return [group.size_bytes for log in logs for group in log.compaction.groups]
 
 
@@ -144,7 +141,6 @@ class Cleaner:
     """Cleans ``logs`` with a method, which gets this object.
 
     :ivar fs: how the driver reads the logs
-    :ivar runner: runs the tasks
     :ivar task_rate: bytes that a task reads and writes in a second
     """
 
@@ -168,7 +164,6 @@ class Cleaner:
 
     @property
     def unfailed(self) -> list[Log]:
-        """The logs that have not failed."""
         return [log for log in self.logs if log.error is None]
 
     def each(self, step: Callable[[Log], object], logs: Sequence[Log] | None = None) -> None:
@@ -223,7 +218,9 @@ class Cleaner:
         """Pass 2 over a wave: writes the retained records of each group into one segment, ready to be swapped in. A log fails
         if one of its parts does."""
         logs = wave.logs
-        contexts, parts = _contexts(logs), [part for log in logs for part in wave.parts(log)]
+        contexts, parts = _contexts(logs), [part for log in logs for part in log.parts]
+        if wave.groups is not None:
+            parts = [part for part in parts if part.output.group in wave.groups]
         if not parts:
             return
         cleaned = method.clean(contexts, parts, writes=not self.limits.dry_run)

@@ -46,8 +46,6 @@ from compaction.run_report import RunReport
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
 
-#: a log with a larger fraction of records without a key is refused: compaction would drop them
-KEYLESS_SHARE = 0.01
 _BLOCKS = 16
 _BLOCK_BYTES = 256 << 10
 #: of all logs of a run together
@@ -91,29 +89,13 @@ class _Compaction(Command):
         return ordered
 
     def method(self, cleaner: Cleaner) -> OffsetMaps:
-        refuse = keyless_refusal(allow_keyless=self.request.allow_keyless)
-        return OffsetMaps(cleaner.runner, cleaner.sizes, self.request.as_of_ms, refuse)
+        return OffsetMaps(cleaner.runner, cleaner.sizes, self.request.as_of_ms, allow_keyless=self.request.allow_keyless)
 
     def report(self, log: Log) -> LogReport:
         if log.compaction.verdict is not Verdict.CLEAN:
             return skipped_report(log.plan)
         report = cleaned_report(log.plan, log) if log.deferred is None else deferred_report(log)
         return replace(report, estimated_freed_bytes=freed_bytes(log.plan))
-
-
-def keyless_refusal(*, allow_keyless: bool) -> Callable[[LogPlan, int, int], str | None]:
-    """A function that refuses logs of which more than ``KEYLESS_SHARE`` of the records have no key."""
-
-    def refuse(plan: LogPlan, messages: int, keyless: int) -> str | None:
-        if allow_keyless or keyless <= KEYLESS_SHARE * messages:
-            return None
-        share = 100 * keyless / messages
-        return (
-            f"{plan.view.path}: {keyless} of {messages} records ({share:.1f} %) have no key and would be lost;"
-            " if that is intended, run again with --allow-keyless"
-        )
-
-    return refuse
 
 
 def sample_keys(files: FileSystem, logs: Sequence[Log]) -> None:

@@ -27,10 +27,7 @@ from compaction.screen.amounts import size
 
 
 def delete_old_segments(start: Callable[[], Engine], request: CompactionRequest, environment: Environment = REAL) -> RunReport:
-    """Applies the delete policy to the logs of ``request``; see ``Run``.
-
-    :raises StorageError: the copy does not fit; nothing was written
-    """
+    """Applies the delete policy to the logs of ``request``; see ``Run``. A copy that does not fit is a ``StorageError``."""
     return Run(_Expiry(request), start, request, environment).run()
 
 
@@ -45,7 +42,6 @@ class _Expiry(Command):
         return PolicyPlan(uncompacted, deletion)
 
     def order(self, logs: Sequence[Log]) -> list[Log]:
-        """:raises StorageError: the segments to be copied do not fit"""
         output_dir = self.request.output_dir
         if output_dir is not None and not self.request.dry_run:
             needed_bytes = sum(copied_bytes(log.compaction.view.segments) for log in logs)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from compaction.engine import Emission, Engine, Items, Job, Reading, Shuffle, Source, pack, size_of
+from compaction.engine import Emission, Engine, Job, Reading, Shuffle, Source, pack, size_of
 from compaction.files.filesystem import ReadableFileSystem, join
 from compaction.formats.indexes import OFFSET_INDEX
 from compaction.kernels.keys import KeyFilter
@@ -22,10 +22,9 @@ from compaction.passes.build_map import collect_keys, dirty_records, flag_single
 from compaction.passes.clean_into import clean_parts
 from compaction.passes.merge import CleanedParts, MapParts, PartPlaces, PartsToClean, clean_task, resolve_into_parts
 from compaction.passes.scan import readings, scan_transactions
-from compaction.passes.tasks import CleanContext, Key, MapContext, MapSettings, OutputPart, PartResult, Slice, SliceSummary
+from compaction.passes.tasks import CleanContext, MapContext, MapSettings, OutputPart, PartResult, Slice, SliceSummary
 from compaction.passes.throttle import UNLIMITED
 from compaction.recovery.indexes import repaired_after_scan
-from compaction.rules.plan import LogPlan
 from compaction.rules.record_retention import ActiveProducers, RoundRules
 from compaction.rules.transactions import aborted_for_map, resolve_cleaning
 from compaction.run.cleaner import Cleaner
@@ -38,6 +37,8 @@ R = TypeVar("R")
 _KEY_FILTER_CLEAN_RATIO = 4
 #: total size of the key filters of a run, which every worker holds
 _KEY_FILTER_BYTES = 64 << 20
+#: a log with a larger fraction of records without a key is refused: compaction would drop them
+_KEYLESS_SHARE = 0.01
 #: output parts that a task of pass 2 writes concurrently: while one waits for the disk, others proceed
 _PART_CONCURRENCY = 4
 
@@ -45,13 +46,11 @@ _PART_CONCURRENCY = 4
 class OffsetMaps:
     """See the module. The maps of pass 1 remain where its tasks left them, for pass 2.
 
-    :param engine: runs the tasks
-    :param sizes: how much one task reads
-    :param refuse: returns why a log must not be cleaned, from its counts of records and of records without a key
+    :param allow_keyless: logs with many records without a key are not refused
     """
 
-    def __init__(self, engine: Engine, sizes: Sizes, now_ms: int, refuse: Callable[[LogPlan, int, int], str | None]) -> None:
-        self._engine, self._sizes, self._now_ms, self._refuse = engine, sizes, now_ms, refuse
+    def __init__(self, engine: Engine, sizes: Sizes, now_ms: int, *, allow_keyless: bool) -> None:
+        self._engine, self._sizes, self._now_ms, self._allow_keyless = engine, sizes, now_ms, allow_keyless
         self._maps: Shuffle | None = None
         #: what the tasks of pass 1 have read for each map
         self._readings: dict[int, Reading] = {}
@@ -91,34 +90,26 @@ class OffsetMaps:
             return
         slices = [part for log in cleaner.unfailed for part in log.slices]
         cleaner.add_up(cleaner.unfailed, self.build_offset_map(slices, contexts, settings))
-        for log in cleaner.unfailed:
-            log.error = self._refuse(log.compaction, log.messages, log.keyless)
+        for log in [] if self._allow_keyless else cleaner.unfailed:
+            log.error = keyless_refusal(log)
 
     def _with_dirty_keys(
         self, cleaner: Cleaner, contexts: dict[int, MapContext], settings: MapSettings
     ) -> dict[int, MapContext]:
         """Collects the dirty keys of logs with large clean sections: most clean records need no lookup then."""
-        dirty: list[Slice] = []
-        filters: dict[int, KeyFilter] = {}
-        free_bytes, least_bytes = _KEY_FILTER_BYTES, cleaner.sizes.key_filter_min_clean_bytes
-        for log in cleaner.unfailed:
-            first_dirty_offset = log.compaction.first_dirty_offset
-            parts = [part for part in log.slices if part.end_offset > first_dirty_offset]
-            dirty_bytes = sum(part.size_bytes for part in parts)
-            clean_bytes = sum(part.size_bytes for part in log.slices) - dirty_bytes
-            if free_bytes > 0 and clean_bytes >= max(least_bytes, _KEY_FILTER_CLEAN_RATIO * dirty_bytes):
-                filters[log.number] = KeyFilter.sized(dirty_records(parts, first_dirty_offset), free_bytes)
-                free_bytes -= filters[log.number].words.nbytes
-                dirty += parts
+        dirty, filters = _key_filters(cleaner)
         if not dirty:
             return contexts
-        summaries = self.collect_dirty_keys(dirty, {number: contexts[number] for number in filters}, settings, filters)
+        tasks = pack(dirty, size_of, max(1, sum(map(size_of, dirty)) // self._engine.cores))
+        job = Job.reading("keys", f"collect the keys of {len(dirty)} dirty slices", tasks)
+        works = [(task, {part.log: (contexts[part.log], len(filters[part.log].words)) for part in task}) for task in tasks]
+        summaries: list[SliceSummary] = []
+        for collected in self._engine.run(job, works, partial(collect_keys, settings=settings)):
+            for number, keys, of_slices in collected:
+                filters[number].join(keys)
+                summaries += of_slices
         cleaner.note_reads(cleaner.unfailed, summaries)
-        collected = {summary.log for summary in summaries}
-        return {
-            log.number: replace(contexts[log.number], dirty_keys=filters[log.number] if log.number in collected else None)
-            for log in cleaner.unfailed
-        }
+        return {log.number: replace(contexts[log.number], dirty_keys=filters.get(log.number)) for log in cleaner.unfailed}
 
     def resolve(self, cleaner: Cleaner, log: Log) -> None:
         """Determines aborted data, discardable markers and the transaction indexes of the outputs."""
@@ -155,22 +146,6 @@ class OffsetMaps:
         results = self._engine.run(job, tasks, partial(scan_transactions, files=files))
         return [summary for summaries in results for summary in summaries]
 
-    def collect_dirty_keys(
-        self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
-    ) -> Sequence[SliceSummary]:
-        """Adds the keys of the dirty records in ``slices`` to ``filters``, by log. Returns the summaries of the slices; none if
-        the filters are not to be used."""
-        tasks = pack(slices, size_of, max(1, sum(map(size_of, slices)) // self._engine.cores))
-        job = Job.reading("keys", f"collect the keys of {len(slices)} dirty slices", tasks)
-        words = {log: len(keys.words) for log, keys in filters.items()}
-        works = [(task, {part.log: (logs[part.log], words[part.log]) for part in task}) for task in tasks]
-        summaries: list[SliceSummary] = []
-        for collected in self._engine.run(job, works, partial(collect_keys, settings=settings)):
-            for log, keys, of_slices in collected:
-                filters[log].join(keys)
-                summaries += of_slices
-        return summaries
-
     def build_offset_map(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings
     ) -> Sequence[SliceSummary]:
@@ -201,7 +176,7 @@ class OffsetMaps:
             # those of an earlier pass 1
             self._maps.close()
         self._load_factor = settings.load_factor
-        places = ShardPlaces.of(shards, self._sizes.reducer_entries, 2 * self._engine.cores)
+        places = ShardPlaces.of(shards, self._sizes.shard_entries, 2 * self._engine.cores)
         job, emit = Job.reading("pass 1", description, tasks), partial(scan, settings=settings)
         self._maps = self._engine.shuffle(job, Source(tasks, known=known), emit, places, merges=True)
         summaries = self._maps.results
@@ -212,12 +187,9 @@ class OffsetMaps:
                 self._readings[number] = self._readings.get(number, Reading()) + reading
         return summaries
 
-    def collect_shards(
-        self, description: str, work: Callable[[Key, Iterable[Any], Mapping[int, Reading]], Iterable[R]]
-    ) -> list[R]:
-        """The results of ``work`` for each shard of pass 1, given what was read for each map."""
-        source = Source(items=self._maps)
-        results = self._engine.run(Job(description), source, partial(_work_on, work=work, accepted=self._readings))
+    def collect_shards(self, description: str, work: Callable[..., Iterable[R]]) -> list[R]:
+        """The results of ``work`` for the shards of pass 1, ``Items``, given what was ``accepted`` as read for each map."""
+        results = self._engine.run(Job(description), Source(items=self._maps), partial(work, accepted=self._readings))
         return [result for of_task in results for result in of_task]
 
     def resolve_into(
@@ -242,7 +214,6 @@ class OffsetMaps:
         return CleanedParts.of(self._engine.run(job, Source(tasks, survivors, known), work))
 
     def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool) -> CleanedParts[PartResult]:
-        """Pass 2."""
         # the newest segments retain most records and take longest: they are scheduled first
         tasks = pack(parts[::-1], size_of, self._sizes.slice_bytes)
         maps = {
@@ -256,12 +227,32 @@ class OffsetMaps:
         return self.resolve_into(job, tasks, maps, partial(_clean, dry_run=not writes), dict(logs), threads)
 
 
-def _work_on(
-    items: Items,
-    work: Callable[[Key, Iterable[Any], Mapping[int, Reading]], Iterable[R]],
-    accepted: Mapping[int, Reading],
-) -> list[R]:
-    return [result for key, values in items for result in work(key, values, accepted)]
+def keyless_refusal(log: Log) -> str | None:
+    """Why a scanned log is refused of which more than ``_KEYLESS_SHARE`` of the records have no key."""
+    if log.keyless <= _KEYLESS_SHARE * log.messages:
+        return None
+    share = 100 * log.keyless / log.messages
+    return (
+        f"{log.compaction.view.path}: {log.keyless} of {log.messages} records ({share:.1f} %) have no key and would be lost;"
+        " if that is intended, run again with --allow-keyless"
+    )
+
+
+def _key_filters(cleaner: Cleaner) -> tuple[list[Slice], dict[int, KeyFilter]]:
+    """The slices with dirty records of logs with large clean sections, and an empty filter for the keys of each."""
+    dirty: list[Slice] = []
+    filters: dict[int, KeyFilter] = {}
+    free_bytes, least_bytes = _KEY_FILTER_BYTES, cleaner.sizes.key_filter_min_clean_bytes
+    for log in cleaner.unfailed:
+        first_dirty_offset = log.compaction.first_dirty_offset
+        parts = [part for part in log.slices if part.end_offset > first_dirty_offset]
+        dirty_bytes = sum(part.size_bytes for part in parts)
+        clean_bytes = sum(part.size_bytes for part in log.slices) - dirty_bytes
+        if parts and free_bytes > 0 and clean_bytes >= max(least_bytes, _KEY_FILTER_CLEAN_RATIO * dirty_bytes):
+            filters[log.number] = KeyFilter.sized(dirty_records(parts, first_dirty_offset), free_bytes)
+            free_bytes -= filters[log.number].words.nbytes
+            dirty += parts
+    return dirty, filters
 
 
 def pass_2(parts: Sequence[OutputPart], tasks: Iterable[Iterable[OutputPart]], *, writes: bool) -> Job:

@@ -7,6 +7,7 @@ in place writes them when it swaps the log, and only it finishes interrupted swa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
@@ -65,11 +66,7 @@ def _read_without_recovery(tasks: Sequence[LogReadTask]) -> list[LogView | Compa
 
 
 def read_logs(
-    output: Destination,
-    request: CompactionRequest,
-    start: Callable[[], Engine] | None = None,
-    *,
-    policy_required: bool = False,
+    output: Destination, request: CompactionRequest, start: Callable[[], Engine] | None = None, *, policy_required: bool = False
 ) -> list[Log]:
     """Recovers and reads all selected logs, in the order of directories, topics and partitions. They have no plan yet.
 
@@ -138,7 +135,12 @@ def prepare(
 def _are_many(output: Destination, logs: Iterable[LogLocation]) -> bool:
     directories = [*(log.path for log in logs), *(splice.directory for splice in output.splices.values())]
     least = MANY_REMOTE_SEGMENTS if any(storage_of(path).round_trips for path in directories) else MANY_SEGMENTS
-    return sum(_segment_count(output.fs, log) for log in logs) >= least
+    segments = 0
+    for log in logs:
+        # an error is reported when the log is read
+        with suppress(LogError):
+            segments += len(segment_bases(output.fs, log.path))
+    return segments >= least
 
 
 def _read_many(
@@ -157,14 +159,6 @@ def _read_many(
     views = engine.run(Job(f"read {len(tasks)} logs", in_workers=True), packs, _read_without_recovery)
     pairs = zip(logs, chain.from_iterable(views), strict=True)
     return {log: view for log, view in pairs if view is not None}
-
-
-def _segment_count(fs: FileSystem, log: LogLocation) -> int:
-    try:
-        return len(segment_bases(fs, log.path))
-    except LogError:
-        # reported when the log is read
-        return 0
 
 
 def _beyond_locks(locations: Iterable[LogLocation], log_dirs: Sequence[str]) -> dict[LogLocation, CompactionError]:

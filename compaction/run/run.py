@@ -11,8 +11,6 @@ Reads as ``Cleaner.doClean`` of Kafka does, over many logs at once. ``Run`` has 
 
 If the outputs of all logs do not fit beside them, steps 3 and 4 are repeated for one wave of logs after the other
 (``run.waves``). ``Log`` carries a log from step to step. An error of one log does not affect the others.
-``run.compact``, ``run.expire`` and ``erasure.erase_keys`` are the commands; ``compare.compare_policies`` has the first three
-steps for several policies at once, and writes nothing.
 """
 
 from __future__ import annotations
@@ -39,14 +37,7 @@ from compaction.rules.log_view import LogView
 from compaction.rules.plan import PolicyPlan
 from compaction.run.cleaner import Cleaner, Limits, Method, count_expired, group_bytes
 from compaction.run.destination import Destination, destination, purpose
-from compaction.run.log import (
-    Log,
-    failed_report,
-    note_logs_in_use,
-    replaced_bytes,
-    replaced_source_bytes,
-    versions_used,
-)
+from compaction.run.log import Log, failed_report, note_logs_in_use, replaced_bytes, replaced_source_bytes, versions_used
 from compaction.run.prepare import prepare
 from compaction.run.sizing import Sizes
 from compaction.run.waves import Pace, ReplacedSegments, SpaceBudget, Wave, Waves, copied_bytes, portions
@@ -97,11 +88,7 @@ class Command:
         raise NotImplementedError
 
     def conclude(
-        self,
-        output: Destination | None,
-        logs: Sequence[Log],
-        unplanned: Mapping[LogLocation, str],
-        reports: list[LogReport],
+        self, output: Destination | None, logs: Sequence[Log], unplanned: Mapping[LogLocation, str], reports: list[LogReport]
     ) -> list[LogReport]:
         """The rows of the logs, once the results of all are in place, or once the copy is published.
 
@@ -164,7 +151,8 @@ class Run:
             self._replaced = ReplacedSegments(output, early, retained, self._pace.end_s)
             self._command.begin(self._files)
             self.clean(self.plan(self._request))
-            if again := output.restart(self._errors()):
+            failed = {log.location: log.error for log in self._planned if log.error is not None}
+            if again := output.restart(self._unplanned() | failed):
                 self.clean(self.plan(replace(self._request, logs=again)))
             reports, waves = self._reports(), self._wave_reports()
             if self._in_place:
@@ -297,7 +285,6 @@ class Run:
         return report if deleted_bytes == report.deleted_bytes else replace(report, deleted_bytes=deleted_bytes)
 
     def _wave_reports(self) -> list[WaveReport]:
-        """The reports of the waves that have ended."""
         reports = []
         for wave, seconds in self._ended:
             done = [log for log in wave.logs if log.is_done]
@@ -308,13 +295,11 @@ class Run:
         return reports
 
     def _conclude(self, output: Destination | None, reports: list[LogReport]) -> list[LogReport]:
-        failed = {log.location: str(log.cause) for log in self._logs if not log.is_planned}
-        return self._command.conclude(output, self._planned, failed, reports)
+        return self._command.conclude(output, self._planned, self._unplanned(), reports)
 
-    def _errors(self) -> dict[LogLocation, str]:
-        """The errors of the logs that failed, first those without a plan."""
-        unplanned = (log for log in self._logs if not log.is_planned)
-        return {log.location: log.error for log in (*unplanned, *self._planned) if log.error is not None}
+    def _unplanned(self) -> dict[LogLocation, str]:
+        """The errors of the logs without a plan."""
+        return {log.location: str(log.cause) for log in self._logs if not log.is_planned}
 
     def _counts(self, log: Log) -> bool:
         """Whether the records of its expired segments are counted."""

@@ -51,11 +51,6 @@ class Sizes:
     key_filter_min_clean_bytes: int = 0
 
     @property
-    def reducer_entries(self) -> int:
-        """Map entries that a task merges, if there are tasks for all cores."""
-        return _SHARDS_PER_TASK * self.shard_entries
-
-    @property
     def smallest(self) -> Sizes:
         """The sizes of a run over any of its logs alone: with these, outputs are written in the most parts."""
         return replace(self, slice_bytes=min(self.slice_bytes, _MIN_SLICE_BYTES), single_part_records=0)
@@ -114,15 +109,15 @@ class ShardPlaces:
         return int((self.first[number] + shard) % self.parts)
 
     @classmethod
-    def of(cls, maps: Mapping[int, tuple[int, int]], task_entries: int, at_least: int) -> ShardPlaces:
-        """Each task gets about ``task_entries`` or fewer.
+    def of(cls, maps: Mapping[int, tuple[int, int]], shard_entries: int, at_least: int) -> ShardPlaces:
+        """Each task gets about ``_SHARDS_PER_TASK`` full shards, or less.
 
         :param maps: of each map the number of shards, and an upper bound of the entries in all of them
         :param at_least: number of tasks if there are that many shards
         """
         shards = sum(count for count, _ in maps.values())
         entries = sum(bound for _, bound in maps.values())
-        tasks = max(1, min(shards, max(at_least, -(-entries // task_entries))))
+        tasks = max(1, min(shards, max(at_least, -(-entries // (_SHARDS_PER_TASK * shard_entries)))))
         first, assigned = {}, 0
         for number, (count, _) in sorted(maps.items(), key=lambda item: item[1][1] / item[1][0], reverse=True):
             first[number] = assigned

@@ -8,16 +8,14 @@ wave has every log, in the order of the run, that still fits beside the earlier 
 2. The wave has at most ``_MOST_SEGMENTS`` segments.
 3. It is as short as a limit of the run's time demands (``Pace``). Such a run defers logs that would end too late.
 
-A log that does not even fit alone is a wave of its own, after all others have freed space. Its outputs are measured before they
-are written: pass 2 runs once without writing. If they do not fit it is cleaned in portions. If the file system lacks even the
-margin that no output may use, all of its logs fail at once. Logs that are not compacted need no space, and are in the first
-wave.
+A log that does not even fit alone is a wave of its own, after all others have freed space. Its outputs are measured first: pass
+2 runs once without writing. If they do not fit it is cleaned in portions. If the file system lacks even the margin that no
+output may use, all of its logs fail at once. Logs that are not compacted need no space, and are in the first wave.
 
-A portion is a wave with some groups of segments of one log, as many as fit beside it. Kafka's cleaner swaps each group in
-before it cleans the next. Portions are in the order of offsets as well, and the cleaner checkpoint moves with the last one.
-If a run ends between two portions, the log is a log between two groups of Kafka's cleaner: complete, with a part of its
-superseded records. The next run cleans it again from the same checkpoint; as the cleaned segments are smaller, more of them are
-in one group then. All portions are cleaned by the offset map of one pass 1. A log is refused if
+A portion is a wave with as many groups of segments of one log as fit beside it, in the order of offsets; the cleaner checkpoint
+moves with the last one. If a run ends between two portions, the log is one between two groups of Kafka's cleaner, which swaps
+each group in before it cleans the next: complete, with a part of its superseded records. The next run cleans it again from the
+same checkpoint, in fewer groups. All portions are cleaned by the offset map of one pass 1. A log is refused if
 
 * it has only one group, or the replaced segments must remain (``--verify``, ``erase --certificate``);
 * its segments have other bytes on the disk than recovery has made of them in memory: they are written at the first swap;
@@ -26,9 +24,9 @@ in one group then. All portions are cleaned by the offset map of one pass 1. A l
 
 The free space is read again for each wave. Before that, the ``.deleted`` files of earlier waves are removed for which
 ``file.delete.delay.ms`` has passed. The run waits for the delay, for at most ``_LONGEST_WAIT_S``, if logs lack space and these
-files take more of it than the logs that fit: then they are most of the next wave. If the run's time ends before the delay, it
-defers these logs. Those of the last wave remain, as those of a run with one wave do. If they are to be removed early, they are
-removed as soon as the swaps of their wave have ended; a swap whose end is not known keeps them.
+files take more of it than the logs that fit; it defers these logs if its time ends before the delay. Files of the last wave
+remain, as in a run with one wave. If they are to be removed early, they are removed as soon as the swaps of their wave have
+ended; a swap whose end is not known keeps them.
 
 If a file system does not report its free space, a write fails when it is exhausted. Only runs in place have several waves
 because of space: a copy is published as one, and a dry run writes nothing.
@@ -93,11 +91,8 @@ _STOPPED = "free some space and run again: the next run cleans the rest"
 
 
 class SpaceBudget:
-    """Allocates the free bytes of file systems, as they were when each was first used.
-
-    :param reserved_bytes: bytes of every file system that are not allocated
-    :param reserved_share: the share of every file system that is not allocated either
-    """
+    """Allocates the free bytes of file systems, as they were when each was first used, except ``reserved_bytes`` and
+    ``reserved_share`` of every one."""
 
     def __init__(self, reserved_bytes: int = 0, reserved_share: float = 0.0) -> None:
         self._copied_bytes, self._reserved_bytes = reserved_bytes, reserved_bytes + _MARGIN_BYTES
@@ -106,21 +101,12 @@ class SpaceBudget:
         self._free_bytes: dict[int, int] = {}
 
     def besides(self) -> str:
-        """The bytes that are reserved, for messages."""
         copied = f" and {self._copied_bytes} bytes for segments that are only copied" if self._copied_bytes else ""
         return f"besides a margin of {size(_MARGIN_BYTES)} for checkpoints and journals{copied}"
 
     def free_bytes(self, directory: str) -> int:
         """Bytes that can still be allocated; negative if not even the reserve fits."""
         return self._free_bytes[self.device(directory)]
-
-    def refusal(self, directory: str, needed_bytes: int) -> StorageError:
-        """The error of a file system without the margin; ``needed_bytes`` is the space that the smallest log needs."""
-        free_bytes = self.free_bytes(directory) + _MARGIN_BYTES
-        lacking = size(needed_bytes + _MARGIN_BYTES - free_bytes)
-        message = f"{size(free_bytes)} are free, less than the margin of {size(_MARGIN_BYTES)} for checkpoints and journals"
-        hint = f"free {lacking} more for the smallest log, and run again, or use --output-dir; nothing was written"
-        return StorageError(message, path=directory, hint=hint)
 
     def take(self, directory: str, needed_bytes: int) -> bool:
         """Allocates ``needed_bytes`` in ``directory`` if they fit; returns whether they do."""
@@ -130,7 +116,6 @@ class SpaceBudget:
         return fits
 
     def device(self, directory: str) -> int:
-        """The file system of a directory."""
         if directory not in self._devices:
             space = free_space(directory)
             self._devices[directory] = space.device
@@ -159,10 +144,7 @@ def logs_without_space(
     parts: Sequence[OutputPart],
     measure: Callable[[], Sequence[PartResult]],
 ) -> dict[int, Lacking]:
-    """The logs whose outputs do not fit.
-
-    :param measure: runs pass 2 without writing
-    """
+    """The logs whose outputs do not fit. ``measure`` runs pass 2 without writing."""
 
     def upper_bound(part: OutputPart) -> tuple[str, int]:
         log = logs[part.output.log]
@@ -234,10 +216,7 @@ def defer(logs: Sequence[Log], budget: Budget) -> None:
 
 
 class Pace:
-    """The rate of a run, and which logs would be done before it ends (rule 3).
-
-    :param started_s: when the run began, by the clock of ``now_s``
-    """
+    """The rate of a run that began at ``started_s``, and which logs would be done before it ends (rule 3)."""
 
     def __init__(self, max_duration_ms: int | None, started_s: float) -> None:
         self.limited = max_duration_ms is not None
@@ -298,10 +277,6 @@ class Wave:
     @cached_property
     def to_clean(self) -> list[Log]:
         return [log for log in self.logs if log.cleans and log.error is None]
-
-    def parts(self, log: Log) -> list[OutputPart]:
-        """The output parts of a log that are written in this wave."""
-        return [part for part in log.parts if self.groups is None or part.output.group in self.groups]
 
 
 class _Replaced(NamedTuple):
@@ -369,7 +344,6 @@ class ReplacedSegments:
         return f"deferred: --max-duration ends before file.delete.delay.ms has passed for {size(late_bytes)} in .deleted files"
 
     def wait(self) -> None:
-        """Waits until the next files may be removed, and removes them."""
         seconds = max(0.0, min(files.due_s for files in self._remaining.values()) - time.monotonic())
         total = size(sum(files.size_bytes for files in self._remaining.values()))
         step(f"waiting {elapsed(seconds)} until file.delete.delay.ms has passed for {total} in .deleted files")
@@ -459,10 +433,12 @@ class Waves:
         space = SpaceBudget()
         failed = [log for log in self._remaining if space.free_bytes(log.directory) < 0]
         for log in failed:
-            bounds = (
-                self._bounds[other.location] for other in failed if space.device(other.directory) == space.device(log.directory)
-            )
-            log.error = str(space.refusal(log.location.log_dir, min(bounds)))
+            device, free_bytes = space.device(log.directory), space.free_bytes(log.location.log_dir) + _MARGIN_BYTES
+            smallest_bytes = min(self._bounds[other.location] for other in failed if space.device(other.directory) == device)
+            lacking = size(smallest_bytes + _MARGIN_BYTES - free_bytes)
+            message = f"{size(free_bytes)} are free, less than the margin of {size(_MARGIN_BYTES)} for checkpoints and journals"
+            hint = f"free {lacking} more for the smallest log, and run again, or use --output-dir; nothing was written"
+            log.error = str(StorageError(message, path=log.location.log_dir, hint=hint))
         return failed
 
     def _fitting(self, space: SpaceBudget | None) -> tuple[list[Log], list[Log]]:
@@ -487,7 +463,6 @@ def portions(log: Log, lacking: Lacking, replaced: ReplacedSegments | None, besi
     deferred, if a portion does not fit.
 
     :param replaced: the ``.deleted`` files of the run; ``None`` if it does not replace segments in place
-    :param besides: see ``SpaceBudget.besides``
     """
     remaining = sorted(lacking.needed_bytes)
     if replaced is None or replaced.retained or len(remaining) < 2 or not _is_as_on_disk(log):

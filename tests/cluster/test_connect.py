@@ -30,6 +30,7 @@ from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import Bucket
 from tests.object_store.server import ACCESS_KEY, SECRET_KEY
 from tests.test_engine import exchanged, values
+from tests.waiting import wait_until
 from tools.benchmark.generate import Profile, write_log
 
 pytestmark = pytest.mark.cluster
@@ -280,20 +281,13 @@ def _client(server: Server, source: Path, target: Path) -> Iterator[subprocess.P
         client.communicate()
 
 
-def _await(found: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _TIMEOUT_S
-    while not found() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert found()
-
-
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_client_that_ends_in_a_run_leaves_no_result_and_the_server_goes_on(
     server: Server, session: Any, large: Path, tmp_path: Path, sent: signal.Signals
 ) -> None:
     seen = len(server.log())
     with _client(server, large, tmp_path / "copy") as client:
-        _await(lambda: server.log()[seen:].count("is created") > _QUERIES)
+        wait_until(lambda: server.log()[seen:].count("is created") > _QUERIES, _TIMEOUT_S)
         client.send_signal(sent)
         assert client.wait(_TIMEOUT_S) != 0
     assert not (tmp_path / "copy").exists()
@@ -314,7 +308,7 @@ def test_a_server_that_stops_in_a_run_fails_it_and_nothing_is_lost(large: Path, 
     server = Server(tmp_path / "server", "local[2]")
     try:
         with _client(server, large, tmp_path / "copy") as client:
-            _await(lambda: server.log().count("is created") > _QUERIES)
+            wait_until(lambda: server.log().count("is created") > _QUERIES, _TIMEOUT_S)
             server.stop()
             _, errors = client.communicate(timeout=3 * _TIMEOUT_S)
             assert client.returncode == 1, errors

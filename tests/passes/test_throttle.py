@@ -20,36 +20,24 @@ class Clock:
         self.now += seconds
 
 
-@pytest.mark.parametrize("chunk", [1, 1_000, 50_000, 1_000_000])
-def test_chunks_of_any_size_are_limited_to_the_rate(chunk: int) -> None:
+KAFKAS_DEFAULT = 1.7976931348623157e308
+
+
+@pytest.mark.parametrize(
+    ("rate", "chunk", "chunks", "working_s", "seconds", "tolerance"),
+    [
+        *((100_000, chunk, 1_000_000 // chunk, 0.0, 10.0, 0.04) for chunk in (1, 1_000, 50_000, 1_000_000)),
+        pytest.param(100_000, 50_000, 20, 0.25, 10.0, 0.04, id="time spent working counts"),
+        pytest.param(1_000_000, 500_000, 10, 1.0, 10.0, 0.0, id="slower work is not throttled"),
+        pytest.param(KAFKAS_DEFAULT, 1 << 30, 1_000, 0.0, 0.0, 0.0, id="nor is Kafka's default"),
+    ],
+)
+def test_chunks_of_any_size_are_limited_to_the_rate(
+    rate: float, chunk: int, chunks: int, working_s: float, seconds: float, tolerance: float
+) -> None:
     clock = Clock()
-    throttle = Throttle(100_000, clock, clock.sleep)
-    for _ in range(1_000_000 // chunk):
+    throttle = Throttle(rate, clock, clock.sleep)
+    for _ in range(chunks):
+        clock.now += working_s
         throttle.count(chunk)
-    assert clock.now == pytest.approx(10, rel=0.04)
-
-
-def test_time_spent_working_counts_towards_the_rate() -> None:
-    clock = Clock()
-    throttle = Throttle(100_000, clock, clock.sleep)
-    for _ in range(20):
-        clock.now += 0.25
-        throttle.count(50_000)
-    assert clock.now == pytest.approx(10, rel=0.04)
-
-
-def test_work_slower_than_the_rate_is_not_throttled() -> None:
-    clock = Clock()
-    throttle = Throttle(1_000_000, clock, clock.sleep)
-    for _ in range(10):
-        clock.now += 1.0
-        throttle.count(500_000)
-    assert clock.now == 10.0
-
-
-def test_kafkas_default_does_not_throttle() -> None:
-    clock = Clock()
-    throttle = Throttle(1.7976931348623157e308, clock, clock.sleep)
-    for _ in range(1_000):
-        throttle.count(1 << 30)
-    assert clock.now == 0.0
+    assert clock.now == pytest.approx(seconds, rel=tolerance)

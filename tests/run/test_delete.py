@@ -156,12 +156,7 @@ def test_new_segments_of_a_split_may_be_deleted_at_once(policy: str, tmp_path: P
     (tmp_path / "t-0").mkdir()
     for segment in (overflowing(), data_segment(3 * FAR, [3 * FAR])):
         segment.put(LocalFileSystem(), str(tmp_path / "t-0"))
-    settings = {
-        "cleanup.policy": policy,
-        "retention.ms": "-1",
-        "retention.bytes": "200",
-        "min.cleanable.dirty.ratio": "0",
-    }
+    settings = {"cleanup.policy": policy, "retention.ms": "-1", "retention.bytes": "200", "min.cleanable.dirty.ratio": "0"}
     run = request_for(tmp_path, NOW_MS, {"t": settings})
     (log,) = (clean_logs(LocalPasses, run) if "compact" in policy else delete_old_segments(LocalPasses, run)).logs
     assert log.reason.startswith("2 of 4 segments expired (2 by size)")

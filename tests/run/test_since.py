@@ -137,11 +137,7 @@ DELETING = {"cleanup.policy": "compact,delete", "retention.ms": str(4 * 3_600_00
     ],
 )
 def test_a_chain_of_copies_has_the_files_of_as_many_rounds(
-    night: Night,
-    growth: list[tuple[int, ...]],
-    config: dict[str, str],
-    read_by_tasks: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    night: Night, growth: list[tuple[int, ...]], config: dict[str, str], read_by_tasks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if read_by_tasks:
         monkeypatch.setattr(prepare, "MANY_SEGMENTS", 1)
@@ -300,8 +296,7 @@ def test_a_previous_copy_that_is_replaced_meanwhile_is_found_out(night: Night) -
     other, _ = night.copy()
     target = night.root / "copy-2"
     watched, begun = once(
-        lambda each: each.name == "copy" and ".partial" in each.target,
-        lambda: shutil.copy2(other / FINISHED, first / FINISHED),
+        lambda each: each.name == "copy" and ".partial" in each.target, lambda: shutil.copy2(other / FINISHED, first / FINISHED)
     )
     with pytest.raises(StorageError, match="the previous copy was replaced during this run"):
         night.run(night.source, target, watched, since=str(first))

@@ -45,19 +45,19 @@ def test_a_record_has_its_own_offset_and_takes_at_least_a_byte() -> None:
 
 def test_thousands_of_small_logs_need_few_tasks() -> None:
     logs = dict.fromkeys(range(1200), (1, 5))
-    places = ShardPlaces.of(logs, 6 * FULL, 4)
+    places = ShardPlaces.of(logs, 2 * FULL, 4)
     assert places.parts == 4
     assert set(loads(logs, places).values()) == {1500}
 
 
 def test_there_are_no_more_tasks_than_shards() -> None:
-    assert ShardPlaces.of({0: (1, 5), 1: (2, 9)}, 6 * FULL, 4).parts == 3
-    assert ShardPlaces.of({0: (1, 0)}, 6 * FULL, 4) == ShardPlaces(1, {0: 0})
+    assert ShardPlaces.of({0: (1, 5), 1: (2, 9)}, 2 * FULL, 4).parts == 3
+    assert ShardPlaces.of({0: (1, 0)}, 2 * FULL, 4) == ShardPlaces(1, {0: 0})
 
 
 def test_full_shards_are_spread_over_all_tasks() -> None:
     logs = {log: (1, FULL if log % 4 == 0 else 1) for log in range(96)}
-    places = ShardPlaces.of(logs, 6 * FULL, 4)
+    places = ShardPlaces.of(logs, 2 * FULL, 4)
     assert places.parts == 5
     assert max(loads(logs, places).values()) < 6 * FULL
 
@@ -65,7 +65,7 @@ def test_full_shards_are_spread_over_all_tasks() -> None:
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, FULL)), min_size=1, max_size=60), st.integers(1, 8))
 def test_no_task_exceeds_the_average_by_more_than_a_shard(shape: list[tuple[int, int]], at_least: int) -> None:
     logs = {log: (shards, shards * fill) for log, (shards, fill) in enumerate(shape)}
-    places = ShardPlaces.of(logs, 6 * FULL, at_least)
+    places = ShardPlaces.of(logs, 2 * FULL, at_least)
     share = sum(entries for _, entries in logs.values()) / places.parts
     assert max(loads(logs, places).values()) <= share + FULL
 

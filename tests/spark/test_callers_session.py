@@ -185,10 +185,7 @@ _TRACE = "\n\tat org.apache.spark.Foo.bar(Foo.scala:1)"
             _LOST + "ExecutorLostFailure (executor 1 exited caused by one of the running tasks) Reason: exit code 137",
             "ExecutorLostFailure (executor 1 exited caused by one of the running tasks) Reason: exit code 137",
         ),
-        (
-            _ABORTED + _RESULTS,
-            f"SparkException: Job aborted due to stage failure: {_RESULTS}",
-        ),
+        (_ABORTED + _RESULTS, f"SparkException: Job aborted due to stage failure: {_RESULTS}"),
         (
             'Exception in thread "main" java.lang.ExceptionInInitializerError' + _TRACE + "\n"
             "Caused by: org.apache.hadoop.security.KerberosAuthException: failure to login" + _TRACE + "\n"

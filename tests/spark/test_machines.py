@@ -1,13 +1,14 @@
-"""Spark on a machine that lacks something: a directory is full or read-only, the driver may receive little.
-
-The mounts are in a namespace of the process alone.
-"""
+"""Spark on machines of all kinds: one lacks something (a directory is full or read-only, the driver may receive little; the
+mounts are in a namespace of the process alone); one has several Javas; one has no compiled kernels yet, and a run compiles each
+once over all of its processes, the next one none."""
 
 from __future__ import annotations
 
+import collections
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.golden import unpack_sample
 from tests.jvm import spark_variables
 from tests.kafka.jars import spark_home
 from tests.large_log import write_large_log
@@ -22,6 +24,7 @@ from tests.large_log import write_large_log
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
+AS_OF_MS = 1_798_761_600_000
 LIMIT_S = 240
 NAMESPACE = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"]), "sh", "-c"]
 #: without the second one, all processes of the machine would see it
@@ -59,10 +62,7 @@ def _compact(log_dir: Path, **settings: str) -> list[str]:
 
 @pytest.mark.parametrize("command", ["compact", "count", "dry-run"])
 def test_no_command_writes_to_the_shared_memory_of_the_machine(
-    command: str,
-    mounted: Callable[[str, Sequence[str], Path], subprocess.CompletedProcess[str]],
-    large: Path,
-    tmp_path: Path,
+    command: str, mounted: Callable[[str, Sequence[str], Path], subprocess.CompletedProcess[str]], large: Path, tmp_path: Path
 ) -> None:
     options = {"compact": ["--set", POLICY, "--output-dir", "copy"], "dry-run": ["--set", POLICY], "count": []}[command]
     call = [sys.executable, "-m", "compaction", command, "--engine", "spark", "--log-dir", str(large), *options]
@@ -127,3 +127,95 @@ def test_a_callers_session_raises_an_error_of_this_package_and_is_usable(large: 
     raised, count = done.stdout.splitlines()
     assert re.fullmatch(f"CompactionError: {_TOO_LARGE}", raised), raised
     assert (done.returncode, count) == (0, "3")
+
+
+_HOMES = Path("/usr/lib/jvm")
+#: of 25, earlier ones are refused
+_SUPPORTED = re.compile(r'version "(17|21|25\.0\.([3-9]|\d\d)|25\.[1-9])')
+
+
+def javas() -> list[Path]:
+    """The homes of supported Javas, one for each directory that is no link."""
+    found = []
+    for home in sorted(_HOMES.glob("*")):
+        if home.is_symlink() or not (home / "bin/java").exists():
+            continue
+        told = subprocess.run([home / "bin/java", "-version"], capture_output=True, text=True, check=False).stderr
+        if _SUPPORTED.search(told):
+            found.append(home)
+    return found
+
+
+def files(log_dir: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(log_dir)): path.read_bytes() for path in log_dir.rglob("0*.*") if path.is_file()}
+
+
+def test_every_java_of_this_machine_gives_the_same_bytes(tmp_path: Path) -> None:
+    log_dir = unpack_sample(tmp_path)
+    rules = ["--as-of-ms", str(AS_OF_MS), "--include-active"]
+    submit = [str(spark_home() / "bin/spark-submit"), "--master", "local[2]", str(ROOT / "jobs/compact.py")]
+    submit += ["--log-dir", str(log_dir)]
+    outputs = []
+    for home in javas():
+        outputs.append(tmp_path / home.name)
+        own = {"JAVA_HOME": str(home), "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        command = [*submit, *rules, "--output-dir", str(outputs[-1])]
+        done = subprocess.run(command, env={**os.environ, **own}, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stderr[-2000:]
+    assert outputs
+    assert all(files(output) == files(outputs[0]) != {} for output in outputs)
+
+
+#: loaded by every Python process of a run: notes each kernel that it compiles
+LISTENER = """
+import os
+from numba.core import event
+class Listener(event.Listener):
+    def on_start(self, what):
+        dispatcher = what.data["dispatcher"]
+        if type(dispatcher._cache).__name__ == "KernelCache":
+            with open(os.environ["COMPILED"], "a") as file:
+                file.write(f"{dispatcher.__module__}.{dispatcher.__name__} {what.data['args']}\\n")
+    def on_end(self, what):
+        pass
+event.register("numba:compile", Listener())
+"""
+
+
+def compiled_by_a_run(package: Path, tmp_path: Path, name: str, *options: str) -> collections.Counter[str]:
+    """What a run over the sample compiles, and how often."""
+    (tmp_path / "sitecustomize.py").write_text(LISTENER)
+    noted = tmp_path / f"{name}.txt"
+    noted.touch()
+    done = subprocess.run(
+        [sys.executable, "-B", str(package / "jobs/compact.py"), "--log-dir", str(unpack_sample(tmp_path / name)), *options],
+        env={
+            **{each: value for each, value in os.environ.items() if not each.startswith(("NUMBA", "XDG_CACHE", "SPARK"))},
+            "HOME": str(tmp_path / "home"),
+            "PYTHONPATH": str(tmp_path),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "COMPILED": str(noted),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return collections.Counter(noted.read_text().splitlines())
+
+
+def test_each_kernel_is_compiled_once_and_kept_outside_of_the_package(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    for part in ("compaction", "jobs"):
+        shutil.copytree(ROOT / part, package / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for directory in [package, *(each for each in package.rglob("*") if each.is_dir())]:
+        directory.chmod(0o555)
+    before = sorted(package.rglob("*"))
+    options = ("--as-of-ms", str(AS_OF_MS), "--include-active", "--engine", "spark")
+    first = compiled_by_a_run(package, tmp_path, "first", *options)
+    assert any("rewrite.rewrite" in each for each in first)
+    assert set(first.values()) == {1}, first
+    cached = tmp_path / "home/.cache/kafka-log-compaction/numba"
+    assert len(list(cached.rglob("*.kernel"))) == len(first)
+    assert not compiled_by_a_run(package, tmp_path, "second", *options)
+    assert sorted(package.rglob("*")) == before
