@@ -29,8 +29,14 @@ from compaction.options.table import (
     DryRunOptions,
 )
 from compaction.options.values import Texts, read_duration, read_size
-from compaction.policies.comparison import ComparedLog, Comparison, OutcomeStatus, explanation_lines, explanations_to_json
-from compaction.policies.comparison_metrics import comparison_metrics
+from compaction.policies.comparison import (
+    ComparedLog,
+    Comparison,
+    OutcomeStatus,
+    comparison_metrics,
+    explanation_lines,
+    explanations_to_json,
+)
 from compaction.policies.result import OverTime, simulation_metrics
 from compaction.results import Result
 from compaction.screen.text_table import Screen

@@ -15,9 +15,8 @@ from compaction.errors import StorageError, UsageError
 from compaction.files.contents import digest_of
 from compaction.files.data_keys import add_private_keys
 from compaction.files.filesystem import storage_of
-from compaction.files.mixed import file_system
+from compaction.files.mixed import file_system, require_finished
 from compaction.files.object_store import require_store
-from compaction.files.remote import require_finished
 from compaction.files.text_files import read_text
 from compaction.files.uri import add_tail, is_inside, is_layout, parse_uri, place_of, resolved
 from compaction.formats.java_text import parse_properties

@@ -69,7 +69,7 @@ _BATCH_END_BYTES = 128 << 10
 #: the kinds of a part's files
 PART, ROWS = ".part", ".rows"
 #: The reader's distance behind the writer, and the least size (twice this) that is read in parallel. It must exceed the
-#: writer's two buffers (``compaction.files.local_output.DirectWriter``): bytes still in these are not in the file yet.
+#: writer's two buffers (``compaction.files.local.LocalOutput``): bytes still in these are not in the file yet.
 _FOLLOW_BYTES = 8 << 20
 
 
@@ -445,7 +445,8 @@ class SegmentWriter:
         """
         batches, rows = written
         self._parts.append(batches)
-        self._log.output.copy_from(paths[0])
+        for data in read_range(self._fs, FileRange(paths[0], 0, batches.size)):
+            self._log.output.write([data])
         table = xxhash.xxh3_128()
         for data in read_range(self._fs, FileRange(paths[1], 0, rows.size), _ROWS_AT_ONCE * OUT_ROW.itemsize):
             table.update(data)
@@ -465,7 +466,7 @@ class SegmentWriter:
         for file in self._files.values():
             file.output.start_writeback()
         for file in self._files.values():
-            file.output.close(sync=False, mtime_ms=mtime_ms)
+            file.output.close(sync=False, mtime_ns=mtime_ms * 1_000_000)
         yield content_of(*map(self._path, self._files))
         times = {kind: self._mtime_ns(kind) for kind in self._files}
         size = sum(part.size for part in self._parts) or self._log.size

@@ -184,7 +184,6 @@ class OffsetMaps:
         known: Any,
         settings: MapSettings,
         shards: Mapping[int, tuple[int, int]],
-        summary_of: Callable[[Any], SliceSummary] = lambda summary: summary,
     ) -> list[Any]:
         """Pass 1; keeps its maps for pass 2. Returns what its tasks have emitted for the driver.
 
@@ -192,7 +191,6 @@ class OffsetMaps:
             maps also the ``Reading`` of this attempt, and summaries to the driver
         :param settings: contain the run's secret
         :param shards: of each map the number of shards, and an upper bound of the entries in all of them
-        :param summary_of: of the summaries that the tasks return, those of slices
         """
         if self._maps is not None:
             # those of an earlier pass 1
@@ -202,7 +200,7 @@ class OffsetMaps:
         job, emit = Job.reading("pass 1", description, tasks), partial(scan, settings=settings)
         self._maps = self._engine.shuffle(job, Source(tasks, known=known), emit, places, merges=True)
         summaries = self._maps.results
-        accepted = {summary.slice_id: summary for summary in map(summary_of, summaries)}
+        accepted = {summary.slice_id: summary for summary in summaries}
         self._readings = {}
         for task in tasks:
             for number, reading in readings(task, [accepted[part.id] for part in task]).items():

@@ -25,9 +25,8 @@ from compaction.errors import StorageError, UsageError
 from compaction.files.data_keys import add_private_keys
 from compaction.files.filesystem import FileSystem, base_name, join, parent, real_file
 from compaction.files.lock import require_unlocked
-from compaction.files.mixed import file_system
+from compaction.files.mixed import file_system, require_finished
 from compaction.files.overlay import OverlayFileSystem
-from compaction.files.remote import require_finished
 from compaction.files.segment_file import SegmentFile
 from compaction.files.uri import add_tail, parse_uri, resolved
 from compaction.formats.indexes import read_offset_index, read_time_index

@@ -23,7 +23,7 @@ from compaction.commands.runs import provenance
 from compaction.config import entries
 from compaction.config.entries import Entry
 from compaction.erasure import erasure_report
-from compaction.policies import comparison, comparison_metrics
+from compaction.policies import comparison
 from compaction.rules import log_to_clean, segment_retention
 
 #: the codes that reports contain, by heading, module and class
@@ -142,7 +142,7 @@ def shape(title: str, module: ModuleType, found: type) -> list[str]:
 
 def metrics_page() -> str:
     """The metrics of runs and comparisons."""
-    return f"# Metrics\n\n## Runs\n\n{markdown(metrics)}\n\n## Comparisons\n\n{markdown(comparison_metrics)}\n"
+    return f"# Metrics\n\n## Runs\n\n{markdown(metrics)}\n\n## Comparisons\n\n{markdown(comparison.comparison_metrics)}\n"
 
 
 def reasons() -> str:

@@ -19,6 +19,7 @@ from compaction.config.request import CompactionRequest
 from compaction.erasure import find_matches
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.erasure.find_matches import Erasure
+from compaction.files.filesystem import DiskFileSystem
 from compaction.files.local import FreeSpace, LocalFileSystem
 from compaction.formats.keys import KeyCriteria, KeyPattern, salted_hash, shards
 from compaction.formats.producer_snapshot import ProducerEntry
@@ -115,6 +116,7 @@ def erase(
     dry_run: bool = False,
     output_dir: Path | None = None,
     kafka_version: str = KAFKA,
+    files: DiskFileSystem | None = None,
 ) -> RunReport:
     """Erases from all logs of a directory."""
     base = CompactionRequest(
@@ -127,7 +129,7 @@ def erase(
         resolver=resolver_of({log.topic_partition.topic: CONFIG for log in logs_in(log_dir)[1]}),
     )
     criteria = KeyCriteria.of(pa.array(keys, pa.binary()), tuple(map(KeyPattern.parse, patterns)))
-    return erase_keys(LocalPasses, ErasureRequest(base, Erasure(criteria, SALT, tombstones)), Environment(sizes=sizes))
+    return erase_keys(LocalPasses, ErasureRequest(base, Erasure(criteria, SALT, tombstones)), Environment(files, sizes))
 
 
 def call(*argv: object) -> int:
