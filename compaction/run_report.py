@@ -34,7 +34,7 @@ from typing import Any, ClassVar
 from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, RunStatus, Since, VersionUsed, WaveReport
 from compaction.results import PageResult
 from compaction.screen.amounts import change, counted, elapsed, share_freed, size
-from compaction.screen.text_table import Column, Line, Row, Style, table, top_rows, wrapped
+from compaction.screen.text_table import Column, Line, Row, Style, log_table, wrapped
 
 SCHEMA_VERSION = 1
 #: the status of the certificate of a complete erasure
@@ -136,13 +136,13 @@ class RunReport(PageResult):
             ],
         }
 
-    def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
+    def lines(self, style: Style | None = None) -> Iterable[Line]:
         """See ``Result``."""
         used_style = style or Style()
         if self.done_before:
             yield from wrapped(self.summary(), used_style)
         else:
-            yield from [*_table(self, used_style, all_rows, details), Line("")] if self.logs else []
+            yield from [*_table(self, used_style), Line("")] if self.logs else []
             yield from (line for note in _notes(self) for line in wrapped(note, used_style))
             yield from wrapped(self.summary(), used_style)
         yield from (Line(self.written),) if self.written else ()
@@ -264,12 +264,13 @@ def _not_found(erasure: Mapping[str, Any]) -> Iterator[str]:
         yield f"{missing:,} of {counted(erasure['keys_given'], 'key')} {verb} not found{places}{elsewhere}"
 
 
-def _table(report: RunReport, style: Style, all_rows: bool, with_details: bool) -> list[Line]:
-    logs = report.logs
-    names = [(log.topic, log.partition) for log in logs]
-    top = top_rows(names, lambda row: _rank([logs[number] for number in row]), style.ellipsis, all_rows=all_rows)
+def _table(report: RunReport, style: Style) -> list[Line]:
+    def row(name: str, logs: Sequence[LogReport]) -> Row:
+        colour = next(colour for status, colour in _COLOURS.items() if any(log.status is status for log in logs))
+        details = [text for log in logs if style.details for text in _details(log, named=len(logs) > 1)]
+        return Row([name, *_figures(logs), _result(logs)], colour, details)
+
     columns = [
-        Column(top.title, right=False),
         Column("on disk"),
         Column("after", rank=5),
         Column("smaller"),
@@ -279,15 +280,8 @@ def _table(report: RunReport, style: Style, all_rows: bool, with_details: bool) 
         Column("keys", rank=1),
         Column("would be" if report.dry_run else "result", right=False),
     ]
-    rows = []
-    for name, numbers in top.rows:
-        row_logs = [logs[number] for number in numbers]
-        colour = next(colour for status, colour in _COLOURS.items() if any(log.status is status for log in row_logs))
-        details = [text for log in row_logs for text in _details(log, named=len(row_logs) > 1)] if with_details else []
-        rows.append(Row([name, *_figures(row_logs), _result(row_logs)], colour, details))
-    total = Row([f"total, {counted(len(logs), 'log')}", *_figures(logs), ""], "bold")
-    *body, last = table(columns, [*rows, total], style)
-    return [*body, *wrapped(top.hidden, style, colour="dim"), last]
+    total = Row([f"total, {counted(len(report.logs), 'log')}", *_figures(report.logs), ""], "bold")
+    return log_table(columns, report.logs, _rank, row, total, style)
 
 
 def _rank(logs: Sequence[LogReport]) -> tuple[bool, int, int, str, int]:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from textwrap import TextWrapper
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 
 from compaction.printable import printable
 from compaction.screen.amounts import counted
+
+L = TypeVar("L", bound=Any)
 
 _GAP = "  "
 #: names are not shortened below this
@@ -29,11 +32,17 @@ _NO_BREAK = "\u00a0"
 
 @dataclass(frozen=True)
 class Style:
-    """The layout of lines: the ``width`` in cells, the sign for omitted text, and whether sentences are wrapped."""
+    """The layout of lines: the ``width`` in cells, the sign for omitted text, and whether sentences are wrapped.
+
+    :ivar all_rows: show every log
+    :ivar details: show removals and reasons below each log
+    """
 
     width: int = 80
     ellipsis: str = "…"
     wraps: bool = True
+    all_rows: bool = False
+    details: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,50 +156,37 @@ def _joined(row: Row, columns: Sequence[Column], column_numbers: Sequence[int], 
 MOST_ROWS = 20
 
 
-class LogGroup(NamedTuple):
-    """A row: its name, and the numbers of its logs."""
+def log_table(
+    columns: Sequence[Column],
+    logs: Sequence[L],
+    rank: Callable[[Sequence[L]], Any],
+    row: Callable[[str, Sequence[L]], Row],
+    total: Row,
+    style: Style,
+) -> list[Line]:
+    """A row for each log, or of many logs for each topic, with the number of its partitions; and the total.
 
-    name: str
-    logs: Sequence[int]
-
-
-class TopRows(NamedTuple):
-    """The rows of a table, the title of their names, and a note about hidden rows."""
-
-    title: str
-    rows: Sequence[LogGroup]
-    hidden: str = ""
-
-
-def top_rows(
-    names: Sequence[tuple[str, int]], rank: Callable[[Sequence[int]], Any], ellipsis: str, *, all_rows: bool
-) -> TopRows:
-    """The rows to show.
-
-    :param names: the topic and the partition of each log
-    :param rank: the sort key of a row, from the numbers of its logs; the row with the least one is first
+    :param columns: those after the names
+    :param logs: values with ``topic`` and ``partition``
+    :param rank: the sort key of a row; the one with the least is first
     """
-    if all_rows or len(names) <= MOST_ROWS:
-        logs = [LogGroup(f"{topic}-{partition}", [number]) for number, (topic, partition) in enumerate(names)]
-        return TopRows("log", sorted(logs, key=lambda row: rank(row.logs)))
-    topics: dict[str, list[int]] = {}
-    for number, (topic, _) in enumerate(names):
-        topics.setdefault(topic, []).append(number)
-    rows = [_of_topic(topic, logs, names) for topic, logs in topics.items()]
-    rows.sort(key=lambda row: rank(row.logs))
-    others = len(rows) - MOST_ROWS
-    hidden = f"{ellipsis} and {counted(others, 'more topic')}, in the report (--all shows every log)" if others > 0 else ""
-    return TopRows("topic (partitions)", rows[:MOST_ROWS], hidden)
-
-
-def _of_topic(topic: str, logs: Sequence[int], names: Sequence[tuple[str, int]]) -> LogGroup:
-    """All partitions of a topic, named with their number, or as a log if there is only one."""
-    return LogGroup(f"{topic}-{names[logs[0]][1]}" if len(logs) == 1 else f"{topic} ({len(logs)})", logs)
+    title, rows = "log", [(f"{log.topic}-{log.partition}", [log]) for log in logs]
+    if not style.all_rows and len(logs) > MOST_ROWS:
+        topics: dict[str, list[L]] = {}
+        for log in logs:
+            topics.setdefault(log.topic, []).append(log)
+        title = "topic (partitions)"
+        rows = [(f"{name} ({len(own)})" if own[1:] else f"{name}-{own[0].partition}", own) for name, own in topics.items()]
+    rows.sort(key=lambda each: rank(each[1]))
+    shown = rows if style.all_rows else rows[:MOST_ROWS]
+    others = counted(len(rows) - len(shown), "more topic")
+    hidden = f"{style.ellipsis} and {others}, in the report (--all shows every log)" if rows[len(shown) :] else ""
+    *body, last = table([Column(title, right=False), *columns], [*(row(*each) for each in shown), total], style)
+    return [*body, *wrapped(hidden, style, colour="dim"), last]
 
 
 #: the width of tables that are not printed to a terminal
 PIPE_WIDTH = 80
-_ELLIPSIS = "…"
 
 
 @dataclass(frozen=True)
@@ -199,8 +195,7 @@ class Screen:
 
     :ivar width: width of the terminal; for a pipe or a file, tables have ``PIPE_WIDTH``, and sentences are on one line, for
         tools that search lines
-    :ivar all_rows: show every log
-    :ivar details: show removals and reasons below each log
+    :ivar all_rows, details: see ``Style``
     :ivar only_summary: show the last line only
     """
 
@@ -210,10 +205,16 @@ class Screen:
     all_rows: bool = False
     details: bool = False
     only_summary: bool = False
-    style: Style = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "style", Style(self.width or PIPE_WIDTH, _ellipsis(self.stream), self.width is not None))
+    @cached_property
+    def style(self) -> Style:
+        """The style of its lines."""
+        ellipsis = Style.ellipsis
+        try:
+            ellipsis.encode(getattr(self.stream, "encoding", None) or "utf-8")
+        except UnicodeEncodeError:
+            ellipsis = "..."
+        return Style(self.width or PIPE_WIDTH, ellipsis, self.width is not None, self.all_rows, self.details)
 
     def print(self, lines: Iterable[Line]) -> None:
         """Print lines, which contain no control characters."""
@@ -227,11 +228,3 @@ class Screen:
         console = Console(file=self.stream, force_terminal=True, width=self.style.width)
         for line in lines:
             console.print(Text(line.text, line.colour), soft_wrap=True)
-
-
-def _ellipsis(stream: TextIO) -> str:
-    try:
-        _ELLIPSIS.encode(getattr(stream, "encoding", None) or "utf-8")
-    except UnicodeEncodeError:
-        return "..."
-    return _ELLIPSIS

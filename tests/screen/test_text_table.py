@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
+from compaction.names import TopicPartition
 from compaction.screen.text_table import (
     MOST_ROWS,
     PIPE_WIDTH,
@@ -14,12 +17,13 @@ from compaction.screen.text_table import (
     Row,
     Screen,
     Style,
+    log_table,
     shortened,
     table,
-    top_rows,
     wrapped,
 )
 
+STYLE = Style()
 COLUMNS = (Column("log", right=False), Column("bytes"), Column("keys", rank=1), Column("why", right=False, rank=2))
 ROWS = (Row(("orders-0", "1.5 MB", "12", "ratio")), Row(("a-0", "9 B", "1,350", "lag"), details=("some more words",)))
 
@@ -77,25 +81,28 @@ def test_sentences_are_broken_between_words_only() -> None:
     assert wrapped("", Style(5)) == wrapped("", Style(5, wraps=False)) == []
 
 
+def rows_of(names: list[tuple[str, int]], rank: Callable[[Sequence[TopicPartition]], Any], style: Style = STYLE) -> list[str]:
+    """The lines of a table that has the names of logs only."""
+    logs = [TopicPartition(*name) for name in names]
+    return [line.text for line in log_table([], logs, rank, lambda name, _: Row([name]), Row(["total"]), style)]
+
+
 def test_few_logs_have_a_row_each_the_largest_effect_first() -> None:
-    found = top_rows([("a", 0), ("a", 1), ("b", 0)], lambda row: -[5, 1, 9][row[0]], "…", all_rows=False)
-    assert [row.name for row in found.rows] == ["b-0", "a-0", "a-1"]
-    assert (found.title, found.hidden) == ("log", "")
+    effects = {("a", 0): 5, ("a", 1): 1, ("b", 0): 9}
+    assert rows_of(list(effects), lambda row: -effects[row[0]]) == ["log", "b-0", "a-0", "a-1", "total"]
 
 
 def test_many_logs_are_grouped_by_topic() -> None:
-    names = [("few", 7), *(("many", partition) for partition in range(MOST_ROWS))]
-    found = top_rows(names, len, "…", all_rows=False)
-    assert [(row.name, len(row.logs)) for row in found.rows] == [("few-7", 1), ("many (20)", 20)]
-    assert found.hidden == ""
+    names = [*(("many", partition) for partition in range(MOST_ROWS)), ("few", 7)]
+    assert rows_of(names, len) == ["topic (partitions)", "few-7", "many (20)", "total"]
 
 
 def test_of_many_topics_only_the_first_are_shown_and_the_others_counted() -> None:
-    names = [(f"t{number}", 0) for number in range(MOST_ROWS + 1)]
-    found = top_rows(names, lambda row: row[0], "…", all_rows=False)
-    assert len(found.rows) == MOST_ROWS
-    assert found.hidden == "… and 1 more topic, in the report (--all shows every log)"
-    assert len(top_rows(names, lambda row: row[0], "…", all_rows=True).rows) == MOST_ROWS + 1
+    names = [(f"t{number:02}", 0) for number in range(MOST_ROWS + 1)]
+    shown, every = (rows_of(names, lambda row: row[0], Style(all_rows=all_rows)) for all_rows in (False, True))
+    assert shown[1:-2] == [f"t{number:02}-0" for number in range(MOST_ROWS)]
+    assert shown[-2] == "… and 1 more topic, in the report (--all shows every log)"
+    assert every[1:-1] == [f"t{number:02}-0" for number in range(MOST_ROWS + 1)]
 
 
 def test_lines_are_printed_as_they_are_without_colours() -> None:
