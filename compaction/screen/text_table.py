@@ -72,20 +72,33 @@ class Row:
 
 
 def table(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> list[Line]:
-    head = Row([column.title for column in columns])
-    printable_rows = [Row([printable(cell) for cell in row.cells], row.colour, row.details) for row in rows]
-    widths = [max(cell_len(row.cells[number]) for row in (head, *printable_rows)) for number in range(len(columns))]
-    used = [
-        number for number, column in enumerate(columns) if not column.rank or any(row.cells[number] for row in printable_rows)
-    ]
-    share = max(_SHORTEST_NAME, int(style.width * _NAME_SHARE))
-    column_numbers = _fitting(columns, used, [min(widths[0], share), *widths[1:]], style.width)
-    widths[0] = min(widths[0], max(_SHORTEST_NAME, style.width - _total(column_numbers[1:], widths) - len(_GAP)))
-    lines = [Line(_joined(head, columns, column_numbers, widths, style), "bold")]
-    for row in printable_rows:
-        lines.append(Line(_joined(row, columns, column_numbers, widths, style), row.colour))
-        lines += [line for text in row.details for line in wrapped(text, style, indent=4)]
+    every = list(rows)
+    texts = [[printable(cell) for cell in row.cells] for row in every]
+    filled = [(column, [column.title, *cells]) for column, *cells in zip(columns, *texts, strict=True)]
+    shown = [(each, cells, max(map(cell_len, cells))) for each, cells in filled if not each.rank or any(cells[1:])]
+    names, *_ = shown
+    # the least important columns are omitted if names would have to be shortened below their share
+    least_names = min(names[2], max(_SHORTEST_NAME, int(style.width * _NAME_SHARE)))
+    while least_names + _others(shown) > style.width and (optional := [each for each in shown if each[0].rank]):
+        shown.remove(min(optional, key=lambda each: each[0].rank))
+    width = min(names[2], max(_SHORTEST_NAME, style.width - _others(shown)))
+    padded = [[_padded(shortened(name, width, style.ellipsis), width, right=names[0].right) for name in names[1]]]
+    padded += [[_padded(cell, width, right=column.right) for cell in cells] for column, cells, width in shown[1:]]
+    head, *bodies = (_GAP.join(cells).rstrip() for cells in zip(*padded, strict=True))
+    lines = [Line(head, "bold")]
+    for row, text in zip(every, bodies, strict=True):
+        lines += [Line(text, row.colour), *(line for detail in row.details for line in wrapped(detail, style, indent=4))]
     return lines
+
+
+def _others(shown: Sequence[tuple[Column, Sequence[str], int]]) -> int:
+    """The width of all columns but that of the names, with the gaps before them."""
+    return sum(len(_GAP) + width for _, _, width in shown[1:])
+
+
+def _padded(text: str, width: int, *, right: bool) -> str:
+    spaces = " " * (width - cell_len(text))
+    return spaces + text if right else text + spaces
 
 
 def wrapped(text: str, style: Style, indent: int = 0, hanging: int = 0, colour: str = "") -> list[Line]:
@@ -126,30 +139,6 @@ def _end(name: str, width: int) -> str:
     while start and cell_len(name[start - 1 :]) <= width:
         start -= 1
     return name[start:]
-
-
-def _fitting(columns: Sequence[Column], used: Sequence[int], widths: Sequence[int], width: int) -> list[int]:
-    """The numbers of the columns to show: without the least important ones if names would have to be shortened."""
-    column_numbers = list(used)
-    while _total(column_numbers, widths) > width:
-        optional = [number for number in column_numbers if columns[number].rank]
-        if not optional:
-            return column_numbers
-        column_numbers.remove(min(optional, key=lambda number: columns[number].rank))
-    return column_numbers
-
-
-def _total(column_numbers: Sequence[int], widths: Sequence[int]) -> int:
-    return sum(widths[number] for number in column_numbers) + len(_GAP) * max(0, len(column_numbers) - 1)
-
-
-def _joined(row: Row, columns: Sequence[Column], column_numbers: Sequence[int], widths: Sequence[int], style: Style) -> str:
-    cells = []
-    for number in column_numbers:
-        text = shortened(row.cells[number], widths[number], style.ellipsis) if number == 0 else row.cells[number]
-        spaces = " " * (widths[number] - cell_len(text))
-        cells.append(spaces + text if columns[number].right else text + spaces)
-    return _GAP.join(cells).rstrip()
 
 
 #: rows that are shown by default
