@@ -1,4 +1,4 @@
-"""Tables that fit a width: their columns, their rows, and the screen on which they are printed."""
+"""Amounts as people read them; tables that fit a width: their columns, their rows, and the screen on which they are printed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from compaction.names import TopicPartition
+from compaction.screen.amounts import counted, decimal, duration, elapsed, share_freed, size, with_duration
 from compaction.screen.text_table import (
     MOST_ROWS,
     PIPE_WIDTH,
@@ -114,3 +115,41 @@ def test_lines_are_printed_as_they_are_without_colours() -> None:
 def test_a_stream_without_a_width_has_tables_of_one_width_and_unbroken_sentences() -> None:
     assert (Screen(io.StringIO()).style.width, Screen(io.StringIO()).style.wraps) == (PIPE_WIDTH, False)
     assert (Screen(io.StringIO(), 60).style.width, Screen(io.StringIO(), 60).style.wraps) == (60, True)
+
+
+@pytest.mark.parametrize(
+    ("shown", "amounts"),
+    [
+        (size, {
+            0: "0 B", 1: "1 B", 999: "999 B", 1000: "1.0 kB", 999_949: "999.9 kB", 999_950: "1.0 MB", 4_096_000_000: "4.1 GB",
+        }),
+        (decimal, {
+            0: "0 bytes", 1: "1 byte", 999: "999 bytes", 1000: "1.0 kB", 999_950: "1,000.0 kB", 1_000_000: "1.0 MB",
+            25_449_999: "25.4 MB", 10**16: "10.0 PB", 2**63 - 1: "9.2 EB", -2000: "-2,000 bytes",
+        }),
+        (duration, {
+            0: "0 ms", 250: "250 ms", 1000: "1 second", 1250: "1 second 250 ms", 90_000: "1 minute 30 seconds",
+            3_600_000: "1 hour", 3_600_001: "1 hour", 36_000_001: "10 hours",
+            86_400_000 * 3 + 3_600_000 * 4 + 5: "3 days 4 hours", 86_400_000 * 23 + 3_600_000 * 4: "23 days",
+            -60_000: "1 minute",
+        }),
+        (with_duration, {-1: "-1", 5: "5", 259_200_000: "259200000 (3 days)"}),
+        (elapsed, {0: "0.0 s", 59.9: "59.9 s", 59.96: "1 min 0 s", 70: "1 min 10 s", 3599.6: "1 h 0 min", 7500: "2 h 5 min"}),
+    ],
+)  # fmt: skip
+def test_amounts_are_shown_as_people_read_them(shown: Callable[[Any], str], amounts: dict[float, str]) -> None:
+    assert {amount: shown(amount) for amount in amounts} == amounts
+
+
+def test_shares_are_exact_or_said_to_be_rounded() -> None:
+    shares = {
+        (0, 0): "0.0 %", (1000, 1000): "0.0 %", (1000, 0): "100.0 %", (1000, 235): "76.5 %", (1_000_000, 999_999): "< 0.1 %",
+        (1_000_000, 1): "> 99.9 %", (1000, 1001): "-0.1 %",
+    }  # fmt: skip
+    assert {sizes: share_freed(*sizes) for sizes in shares} == shares
+
+
+def test_one_thing_is_in_the_singular() -> None:
+    assert [counted(2, noun) for noun in ("policy", "key", "directory")] == ["2 policies", "2 keys", "2 directories"]
+    numbers = {0: "0 segments", 1: "1 segment", 2: "2 segments", 1350: "1,350 segments"}
+    assert {number: counted(number, "segment") for number in numbers} == numbers
