@@ -27,9 +27,8 @@ from compaction.files.text_files import NEW_FILE, PRIVATE, check_writable, write
 from compaction.metrics import open_metrics, with_last_success
 from compaction.options.option import CommandOptions
 from compaction.options.table import JSON
-from compaction.report import LogStatus
+from compaction.report import LogStatus, RunReport
 from compaction.results import PageResult, Result
-from compaction.run_report import RunReport
 from compaction.screen.text_table import Screen
 
 _LOG = logging.getLogger(__name__)

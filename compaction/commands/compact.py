@@ -20,8 +20,7 @@ from compaction.options.inputs import Inputs, read_request, with_output
 from compaction.options.option import CommandOptions
 from compaction.options.table import JSON, REPORTED, CompactOptions
 from compaction.options.values import Texts, read_duration, read_share, read_size
-from compaction.report import LogReport, LogStatus
-from compaction.run_report import RunReport
+from compaction.report import LogReport, LogStatus, RunReport
 from compaction.screen.amounts import counted
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from compaction.options.keys import erased_keys, read_keys, read_sealed
 from compaction.options.option import CommandOptions
 from compaction.options.table import REPORTED, EraseOptions
 from compaction.options.values import Texts
-from compaction.run_report import RunReport
+from compaction.report import RunReport
 from compaction.screen.amounts import counted
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from compaction.options.inputs import Inputs, check_output_dir, join_tail, read_
 from compaction.options.option import CommandOptions
 from compaction.options.table import JSON
 from compaction.printable import printable
-from compaction.run_report import RunReport
+from compaction.report import RunReport
 from compaction.screen.steps import step
 
 

@@ -12,9 +12,8 @@ import pytest
 from compaction.config.request import Budget
 from compaction.errors import StorageError
 from compaction.names import DELETED
-from compaction.report import LogStatus
+from compaction.report import LogStatus, RunReport
 from compaction.run import waves
-from compaction.run_report import RunReport
 from compaction.screen.amounts import size
 from compaction.screen.steps import STEPS, WaveProgress
 from tests.disk import Operation

@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from compaction.policies.comparison import ComparedLog, Comparison, OutcomeStatus, explanation_lines
-from compaction.report import CHANGED, IN_USE, LogReport, LogStatus
-from compaction.run_report import RunReport
+from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, RunReport
 from compaction.screen.text_table import Screen, letter
 from tests.policies import made
 from tests.policies.made import comparison, log
