@@ -159,7 +159,7 @@ def _check_copy(
     verified.append(report)
 
 
-def _ending(report: RunReport, arguments: argparse.Namespace) -> int:
+def _ending(report: RunReport, arguments: argparse.Namespace) -> None:
     """Prints the certificates of ``--verify``."""
     from compaction.certifier.certificate import VerifyReport
     from compaction.commands.verify import print_errors
@@ -174,7 +174,6 @@ def _ending(report: RunReport, arguments: argparse.Namespace) -> int:
         if arguments.output != JSON:
             verification.print_on(execution.screen(arguments))
         print_errors(verification)
-    return max([0, *(verification.exit_code for verification in verifications)])
 
 
 main = main_of(OPTIONS, _ending)
