@@ -20,14 +20,14 @@ from compaction.options.inputs import read_private_keys
 from compaction.options.option import CommandOptions
 from compaction.options.table import FILES, JSONL, MAX_BYTES, MESSAGES, STRING_DECODER, DumpOptions
 from compaction.options.values import Texts, texts
-from compaction.printable import TerminalOutput
+from compaction.printable import Output, TerminalOutput
 from compaction.results import Result
 from compaction.screen.text_table import Line, Style
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from compaction.dumping.dump_tool import DumpRequest, Offsets, Output
+    from compaction.dumping.dump_tool import DumpRequest, Offsets
     from compaction.dumping.record_decoders import Decoder
 
 _DESCRIPTION = """\

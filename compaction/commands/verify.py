@@ -203,7 +203,7 @@ def _body(arguments: argparse.Namespace) -> int:
     if inputs["certificate"] is not None:
         request, *_ = _with_certificate(inputs, request)
     with chosen(inputs, ENCRYPTED) as engine, _shared_locks(request), engine.running() as start:
-        from compaction.certifier.explain_record import explain
+        from compaction.certifier.certify import explain
 
         print("\n".join(explain(start, request, offset)))
     return 0

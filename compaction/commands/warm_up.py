@@ -41,9 +41,9 @@ def warm_up() -> None:
     :raises CompactionError: there is no directory for the cache
     """
     from compaction.kernels import all_kernels
-    from compaction.kernels.cache import are_all_compiled, process_cache_dir
+    from compaction.kernels.cache import are_all_compiled, cache_dir
 
-    if process_cache_dir() is None:
+    if cache_dir() is None:
         raise CompactionError(_NO_DIRECTORY)
     if not are_all_compiled():
         all_kernels.compile_all()
@@ -51,9 +51,9 @@ def warm_up() -> None:
 
 def status() -> tuple[str, bool]:
     """What the cache has for later runs, and whether that is all of it."""
-    from compaction.kernels.cache import are_all_compiled, fingerprint, process_cache_dir
+    from compaction.kernels.cache import are_all_compiled, cache_dir, fingerprint
 
-    place = process_cache_dir()
+    place = cache_dir()
     if place is None:
         return _NO_DIRECTORY, False
     kernels, complete = place / fingerprint(), are_all_compiled()

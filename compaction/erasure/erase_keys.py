@@ -169,7 +169,7 @@ class _KeyErasure(Command):
     def scan(self, cleaner: Cleaner) -> None:
         """Pass 1: finds the matches, checks all batches, and narrows the plans."""
         slices = [part for log in cleaner.unfailed for part in log.slices]
-        settings = cleaner.map_settings
+        settings = cleaner.limits.map_settings(cleaner.runner.cores)
         matches_of: dict[int, list[SliceMatches]] = {log.number: [] for log in cleaner.unfailed}
         tasks = pack(slices, size_of, self._slice_bytes)
         job = Job.reading("pass 1", f"pass 1: look for keys in {len(slices)} slices", tasks)

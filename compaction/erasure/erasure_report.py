@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from compaction.certifier.find_remains import unreached
+from compaction.certifier.erasure_certificate import unreached
 from compaction.config.request import CompactionRequest
 from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
 from compaction.files.filesystem import join, storage_of

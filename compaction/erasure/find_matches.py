@@ -127,7 +127,7 @@ def unpacked(packed: Iterable[bytes]) -> Packed:
 def match_slices(slices: Sequence[Slice], settings: MapSettings, matcher: Matcher) -> list[SliceMatches]:
     throttle, matches = Throttle(settings.bytes_per_second), []
     for slice_ in slices:
-        sink = _MatchSink(slice_.log, settings, matcher)
+        sink = _MatchSink(settings, matcher)
         summary = finish(scan_records_of(slice_, [sink], (), settings, throttle))
         matches.append(sink.result(summary))
     return matches
@@ -136,8 +136,8 @@ def match_slices(slices: Sequence[Slice], settings: MapSettings, matcher: Matche
 class _MatchSink:
     """Collects the matches of one slice, also in aborted data."""
 
-    def __init__(self, number: int, settings: MapSettings, matcher: Matcher) -> None:
-        self.number, self.counts = number, RecordCounts()
+    def __init__(self, settings: MapSettings, matcher: Matcher) -> None:
+        self.counts = RecordCounts()
         self._settings, self._matcher = settings, matcher
         self._data_batches = np.empty(0, np.bool_)
         self._words = [np.empty(0, np.uint64)]

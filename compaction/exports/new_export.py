@@ -171,10 +171,7 @@ def _prune(files: FileSystem, path: str) -> bool:
 
 @contextmanager
 def staging_directory(files: DiskFileSystem, path: str) -> Iterator[str]:
-    """A hidden directory beside ``path``; removed at the end.
-
-    :raises LockedError: another run uses one for the same output
-    """
+    """A hidden directory beside ``path``, removed at the end; ``LockedError`` if another run uses one for the same output."""
     remove_leftovers(files, path)
     files.mkdir(parent(path))
     staging = hidden_name(path, STAGED)

@@ -29,7 +29,7 @@ from compaction.formats.codecs import Codec, compress
 from compaction.formats.record_batch import CODEC, CONTROL, MAGIC, TRANSACTIONAL
 from compaction.kernels import records
 from compaction.kernels.records import LOOKUPS_ONLY, MAP, SKIP, place_records
-from compaction.kernels.slot_table import ENDS, SIZE_SHIFT, SlotTable
+from compaction.kernels.slot_table import ENDS, SIZE_SHIFT, WORDS, SlotTable
 from compaction.passes.build_map import spilled
 from compaction.passes.decoder import Decoded
 from compaction.passes.scan import Emitted, Emitting, in_portions, scan
@@ -283,7 +283,7 @@ class _Arrivals:
         self._enlarge(_PORTION)
 
     def _enlarge(self, count: int) -> None:
-        self._entries, self._pairs = np.empty((count, ENDS.words), np.uint64), np.empty((count, 2), np.uint64)
+        self._entries, self._pairs = np.empty((count, WORDS[ENDS]), np.uint64), np.empty((count, 2), np.uint64)
 
     def begin(self, block: Block) -> NDArray[np.bool_]:
         rows, task = block.rows, self._task
@@ -397,7 +397,7 @@ def _join(items: Iterable[Item]) -> Iterator[tuple[int, _Part]]:
 
 
 def _paired(arrays: list[Packed]) -> Cells:
-    entries = np.concatenate([np.empty((0, ENDS.words), np.uint64), *arrays])
+    entries = np.concatenate([np.empty((0, WORDS[ENDS]), np.uint64), *arrays])
     arrays.clear()
     # by the first record, then by the last one: in the order of the log
     entries = entries[np.argsort(entries[:, 2])]

@@ -40,8 +40,9 @@ from compaction.report import LogReport
 from compaction.rules.log_to_clean import Verdict
 from compaction.rules.log_view import LogView
 from compaction.rules.plan import LogPlan, PolicyPlan, explain_compaction, explain_deletion, freed_bytes, plan_policy
-from compaction.run.cleaner import Cleaner, Limits, map_settings, slices_of
+from compaction.run.cleaner import Cleaner, Limits, slices_of
 from compaction.run.compact import keyless_refusal
+from compaction.run.destination import Destination
 from compaction.run.log import (
     Log,
     cleaned_report,
@@ -51,9 +52,9 @@ from compaction.run.log import (
     versions_used,
     warn_of_changes,
 )
-from compaction.run.prepare import LogAccess, ParallelRead, read_logs
-from compaction.run.run import parallel_read, smallest_broker
-from compaction.run.sizing import Sizes, sizes
+from compaction.run.prepare import read_logs
+from compaction.run.run import smallest_broker
+from compaction.run.sizing import Sizes
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
 
@@ -66,7 +67,7 @@ def compare_with(start: Callable[[], Engine], request: ComparisonRequest, task_s
     :raises ConfigError: a policy contradicts itself or the rest of the configuration
     """
     started = time.monotonic()
-    with _planned(request, parallel_read(start)) as logs:
+    with _planned(request, start) as logs:
         step(f"measuring {counted(len(logs), 'log')} under {counted(len(request.policies), 'policy')}")
         results = _run_passes(start, request, logs, task_sizes)
     compared_logs = tuple(compared(log, results) for log in logs)
@@ -88,11 +89,11 @@ def _explained(log: LogCases) -> ComparedLog:
 
 
 @contextmanager
-def _planned(request: ComparisonRequest, read: ParallelRead | None) -> Iterator[list[LogCases]]:
+def _planned(request: ComparisonRequest, start: Callable[[], Engine] | None) -> Iterator[list[LogCases]]:
     """All logs under each policy; at the end a warning for each log that has changed meanwhile."""
     log_dirs = request.base.log_dirs
     with access(file_system(log_dirs), log_dirs, Purpose.READ) as held:
-        logs = _cases(request, _views_by_policy(request, read))
+        logs = _cases(request, _views_by_policy(request, start))
         yield logs
         warn_of_changes(held.in_use, (case.view for log in logs for case in log.cases))
 
@@ -104,7 +105,7 @@ class PolicyView(NamedTuple):
     logs: Sequence[Log]
 
 
-def _views_by_policy(request: ComparisonRequest, read: ParallelRead | None) -> list[PolicyView]:
+def _views_by_policy(request: ComparisonRequest, start: Callable[[], Engine] | None) -> list[PolicyView]:
     """One view per policy. Policies share a view if their settings have no effect on reading, and a file system if no log
     needed recovery."""
     distinct: list[PolicyView] = []
@@ -114,7 +115,7 @@ def _views_by_policy(request: ComparisonRequest, read: ParallelRead | None) -> l
         view = next((shared for candidate in distinct if (shared := _with_settings(candidate, base)) is not None), None)
         if view is None:
             fs = OverlayFileSystem(file_system(base.log_dirs))
-            view = PolicyView(fs, read_logs(LogAccess(fs, fs), base, read))
+            view = PolicyView(fs, read_logs(Destination(fs), base, start))
             distinct.append(view)
         views.append(view)
     first = views[0].fs
@@ -195,11 +196,11 @@ class _SharedRun:
     def __init__(self, engine: Engine, base: CompactionRequest, cases: Sequence[PolicyCase], task_sizes: Sizes | None) -> None:
         self._engine, self._base, self._cases = engine, base, cases
         self._views = {case.view.path: case.view for case in cases}
-        self._broker = smallest_broker(case.settings.broker for case in cases)
         total = sum(view.size_bytes for view in self._views.values())
-        chosen = task_sizes or sizes([total], engine.cores, self._broker.dedupe_buffer_bytes, self._broker.load_factor)
+        limits = Limits(smallest_broker(case.settings.broker for case in cases), task_sizes)
         # the dirty sections of policies differ: no filters of dirty keys
-        self._sizes = replace(chosen, key_filter_min_clean_bytes=total + 1)
+        self._sizes = replace(limits.sizes_for([total], engine.cores), key_filter_min_clean_bytes=total + 1)
+        self._limits = replace(limits, sizes=self._sizes)
 
     def run(self, results: PassResults) -> None:
         sources = self._sources(results)
@@ -209,10 +210,9 @@ class _SharedRun:
         plans = {case.key: case.plan.compaction for case in to_clean}
         logs = list(map(_to_measure, plans.values()))
         if logs:
-            Cleaner(logs, self._cases[0].fs, self._engine, Limits(self._broker, self._sizes)).run(passes)
+            Cleaner(logs, self._cases[0].fs, self._engine, self._limits).run(passes)
         if not passes.described and sources:
-            rate = self._broker.io_max_bytes_per_second / self._engine.cores
-            passes.build_offset_map([], {}, map_settings(self._broker, rate))
+            passes.build_offset_map([], {}, self._limits.map_settings(self._engine.cores))
         for number, path in enumerate(self._views):
             if number in passes.described:
                 results.counts[path] = passes.described[number]
@@ -224,7 +224,7 @@ class _SharedRun:
         for case in to_clean:
             number = numbers[case.key]
             log, in_rounds = logs[number], rounds.get((number, case.most_keys), 1)
-            refused = refusal(log.compaction, log.totals.messages, log.totals.keyless)
+            refused = refusal(log.compaction, log.messages, log.keyless)
             results.cases[case.policy, case.view.path] = CaseResult(log, passes.dropped[number], refused, in_rounds)
 
     def _sources(self, results: PassResults) -> dict[int, Source]:

@@ -59,11 +59,10 @@ from compaction.policies.replay import Replay
 from compaction.policies.result import Effect, Fit, Known, OverTime, SimulatedLog, Trial, total
 from compaction.rules.log_view import LogView
 from compaction.rules.transactions import aborted_of
-from compaction.run.cleaner import map_settings, slices_of
+from compaction.run.cleaner import Limits, slices_of
+from compaction.run.destination import Destination
 from compaction.run.log import warn_of_changes
-from compaction.run.prepare import LogAccess, read_logs
-from compaction.run.run import parallel_read
-from compaction.run.sizing import sizes
+from compaction.run.prepare import read_logs
 from compaction.screen.amounts import counted, duration, size
 from compaction.screen.steps import step
 
@@ -238,7 +237,7 @@ def simulate(start: Callable[[], Engine], request: ComparisonRequest, span: Span
     started, base = time.monotonic(), request.base
     fs = OverlayFileSystem(file_system(base.log_dirs))
     with access(file_system(base.log_dirs), base.log_dirs, Purpose.READ) as dir_access:
-        prepared = read_logs(LogAccess(fs, fs), base, parallel_read(start))
+        prepared = read_logs(Destination(fs), base, start)
         errors = {log.location: str(log.error) for log in prepared if log.view is None}
         views = {log.location: log.view for log in prepared if log.view is not None}
         logs = _read(start, request, fs, views, errors)
@@ -353,13 +352,12 @@ def _read(
     errors: dict[LogLocation, str],
 ) -> list[_Log]:
     """The logs that can be read, with their arrivals; ``errors`` gets the others."""
-    broker = request.base.resolver.broker()
     if not views:
         return []
     runner = start()
     total = sum(view.size_bytes for view in views.values())
-    task_sizes = sizes([total], runner.cores, broker.dedupe_buffer_bytes, broker.load_factor)
-    settings = map_settings(broker, broker.io_max_bytes_per_second / runner.cores)
+    limits = Limits(request.base.resolver.broker())
+    task_sizes, settings = limits.sizes_for([total], runner.cores), limits.map_settings(runner.cores)
     slices = {}
     for number, (location, view) in enumerate(views.items()):
         try:

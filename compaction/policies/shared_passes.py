@@ -206,24 +206,23 @@ class _CaseSink:
 
     def __init__(self, number: int, rewriter: Rewriter, slice_: Slice, frame: LogRange, error: LogError | None) -> None:
         self.number, self._rewriter, self._frame = number, rewriter, frame
-        self._limits = rewriter.limits(slice_)
-        self._decided: Decided | None = None
+        rewriter.start(slice_)
         self.dropped = Tally.empty()
         self.error = error
 
     def begin(self, block: Block) -> NDArray[np.bool_]:
-        decided = self._decided = self._rewriter.decide(block, self._limits)
-        batches: NDArray[np.bool_] = (decided.actions != COPY) | self._rewriter.selected(block, decided)
+        selected = self._rewriter.decide(block)
+        batches: NDArray[np.bool_] = selected | (self._rewriter.decided.actions != COPY)
         return batches
 
     def take(self, decoded: Decoded) -> Iterable[Emitted]:
-        if self.error is None and self._decided is not None:
+        if self.error is None:
             try:
-                self._rewriter.check_sizes(decoded, self._decided)
-                for _ in self._rewriter.rewrite(decoded, self._decided):
+                self._rewriter.check_sizes(decoded)
+                for _ in self._rewriter.rewrite(decoded):
                     pass
                 survivors = self._rewriter.survivors_from(int(decoded.rows["base_offset"][0]))
-                self.dropped.add(decoded, self._decided, survivors, self._frame)
+                self.dropped.add(decoded, self._rewriter.decided, survivors, self._frame)
             except Exception as error:
                 self.error = as_log_error(error, decoded.block.path, decoded.block.position)
         return ()

@@ -26,7 +26,7 @@ from compaction.options.inputs import Inputs
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.run.compact import clean_logs
 from tests.executed import executed
-from tests.files.layouts.exports import (
+from tests.exports.exports import (
     CODINGS,
     LOG_NAME,
     aiven,

@@ -83,7 +83,7 @@ def test_without_a_cache_nothing_is_compiled() -> None:
 
 def test_kernels_are_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     compiled: list[bool] = []
-    monkeypatch.setattr(cache, "process_cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(cache, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(cache, "are_all_compiled", lambda: bool(compiled))
     monkeypatch.setattr(all_kernels, "compile_all", lambda: compiled.append(True))
     assert [warm_up.main([]), warm_up.main([])] == [0, 0]

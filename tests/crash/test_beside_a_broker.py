@@ -1,4 +1,5 @@
-"""A real broker on the directories: after the job was stopped, while the job runs, and running during a dry run."""
+"""A real broker on the directories: after the job was stopped, while the job runs, running during a dry run, and on copies of
+snapshots (a sample of ``tests.crash.snapshots``)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import pytest
 import compaction
 from compaction.files.lock import lock_directory
 from compaction.names import LOCK
-from tests.crash.snapshots import Served, served
+from tests.crash.snapshots import Served, check_snapshots, served
 from tests.crash.surroundings import run, run_until
 from tests.golden import unpack_sample
 from tests.kafka.broker import Broker, BrokerError
@@ -162,6 +163,10 @@ def test_a_dry_run_reads_and_warns_that_a_broker_is_running(
         assert len(clients.read_all("orders")) > 0
     with lock_directory(str(log_dir)):
         assert (log_dir / LOCK).exists()
+
+
+def test_a_snapshot_of_a_running_broker_is_compacted_to_a_copy_that_serves_the_same(tmp_path: Path) -> None:
+    assert min(check_snapshots(tmp_path, 2, seed=7)) > 0
 
 
 def _figures(out: str) -> list[str]:

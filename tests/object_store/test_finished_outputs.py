@@ -50,9 +50,9 @@ def extra(bucket: Bucket, key: str) -> str:
 
 def read_by_the_source(address: str) -> list[object]:
     """The records of a log as the data source has them."""
-    from compaction.source.data_source import KafkaLogReader, source_schema
+    from compaction.source.data_source import KafkaLogReader, KafkaLogSource
 
-    reader = KafkaLogReader({"path": address, "topic": "orders"}, source_schema({}))
+    reader = KafkaLogReader({"path": address, "topic": "orders"}, KafkaLogSource({}).schema())
     return [row for share in reader.partitions() for batch in reader.read(share) for row in batch.to_pylist()]
 
 
@@ -112,7 +112,7 @@ def test_late_uploads_after_ctrl_c_are_refused_as_input_and_do_not_disturb_the_n
 ) -> None:
     address = any_bucket.address("out")
     out = parse_uri(address, "--output-dir")
-    publication = Publication.begin(LocalFileSystem(), out, copying(str(sample)))
+    publication = Publication(LocalFileSystem(), out, copying(str(sample)))
     publication._tasks_may_write = True
     late = ObjectOutput(f"{out}/orders-0/{0:020d}.log.clean.late")
     late.write([b"late"])

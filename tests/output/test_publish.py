@@ -262,7 +262,7 @@ def test_what_is_written_to_an_output_until_it_is_replaced_is_not_removed(
     # and a run without the patches leaves it as it is, too
     monkeypatch.undo()
     with pytest.raises(UsageError, match="this output has changed"):
-        Publication.begin(FS, place.out, copying(place.source, **replacing(3)))
+        Publication(FS, place.out, copying(place.source, **replacing(3)))
     assert entries(target) == changed
 
 
@@ -361,7 +361,7 @@ def test_what_is_recovered_in_memory_or_preallocated_is_copied_as_it_is_used(pla
         os.truncate(file, 10 << 20)
     overlay, here = OverlayFileSystem(FS), location(place.source)
     assert recover_log(overlay, here).actions
-    publication = Publication.begin(FS, place.out, copying(place.source))
+    publication = Publication(FS, place.out, copying(place.source))
     publication.add_log(overlay, here, [], read_segments(overlay, here.path), end_offset=None)
     publication.commit(overlay)
     out = place.root / "out" / "orders-0"
@@ -378,7 +378,7 @@ def test_a_target_that_is_in_use_or_inside_the_source_is_refused(place: Place, t
     (place.root / "full/something").touch()
     (place.root / "file").touch()
     with pytest.raises(UsageError):
-        Publication.begin(FS, f"{place.address}/{target}", copying(place.source))
+        Publication(FS, f"{place.address}/{target}", copying(place.source))
 
 
 @on_disk
@@ -388,9 +388,9 @@ def test_only_one_run_publishes_to_a_directory_which_may_be_empty(place: Place) 
     leftover = place.root / f".out.{uuid.uuid4().hex}.partial" / "data/orders-0"
     leftover.mkdir(parents=True)
     (leftover / "00000000000000000007.log").write_bytes(b"old")
-    first = Publication.begin(FS, place.out, copying(place.source))
+    first = Publication(FS, place.out, copying(place.source))
     with pytest.raises(LockedError):
-        Publication.begin(FS, place.out, copying(place.source))
+        Publication(FS, place.out, copying(place.source))
     first.abort()
     assert (place.beside(), list((place.root / "out").iterdir())) == ([], [])
     publish(place.source, place.out)
@@ -404,7 +404,7 @@ def test_several_log_directories_keep_their_names(place: Place) -> None:
         layout("/out", ["/a/one", "/b/one"])
     other = place.root / "other"
     data_segment(7, [7]).put(FS, _made(other / "orders-0"))
-    publication = Publication.begin(FS, place.out, copying(place.source, str(other)))
+    publication = Publication(FS, place.out, copying(place.source, str(other)))
     for log_dir in (place.source, str(other)):
         here = location(log_dir)
         publication.add_log(FS, here, [], read_segments(FS, here.path), end_offset=None)
@@ -429,7 +429,7 @@ def disk_with_source() -> FaultyFileSystem:
 
 def publish_to_target(fs: FaultyFileSystem, batch: int, **options: Any) -> None:
     here = location("/logs")
-    publication = Publication.begin(fs, "/out/target", copying("/logs", **options))
+    publication = Publication(fs, "/out/target", copying("/logs", **options))
     files = build(0, [data_batch(batch)]).put(fs, publication.log_path(here), ".clean")
     publication.add_log(fs, here, [SwapGroup(0, (0,), files=files)], read_segments(fs, here.path), end_offset=100)
     publication.commit(fs)

@@ -21,7 +21,7 @@ from compaction.policies.arrivals import LARGEST_TIMESTAMP, Arrivals, read_arriv
 from compaction.policies.replay import Replay
 from compaction.recovery.recover import recover_log
 from compaction.rules.transactions import aborted_of
-from compaction.run.cleaner import map_settings, slices_of
+from compaction.run.cleaner import Limits, slices_of
 from tests.kafka.cleaner import clean_open_log, select
 from tests.kafka.encode import ABORT, COMMIT, Batch, Producer, Record, marker
 from tests.kafka.gateway import Gateway
@@ -149,7 +149,7 @@ def arrivals_of(
     report = recover_log(fs, where, checkpoints=state)
     view = read_log(fs, where, read_checkpoints(fs, where.log_dir), ReadOptions(now_ms=0), segments=report.segments)
     slices = slices_of(fs, 0, view, view.segments, slice_bytes)
-    settings = map_settings(BrokerConfig(), BrokerConfig().io_max_bytes_per_second)
+    settings = Limits(BrokerConfig()).map_settings(1)
     (found,) = read_arrivals(LocalPasses(), [(view, slices, aborted_of(view))], settings, shard_entries)
     assert not isinstance(found, str), found
     return found

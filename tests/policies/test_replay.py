@@ -13,7 +13,7 @@ import pytest
 
 from compaction.config.resolver import TopicConfig
 from compaction.errors import UnsupportedLogError
-from compaction.kernels.slot_table import ENDS, SlotTable
+from compaction.kernels.slot_table import ENDS, WORDS, SlotTable
 from compaction.names import TopicPartition
 from compaction.policies import arrivals as module
 from compaction.policies.arrivals import (
@@ -33,8 +33,7 @@ from compaction.policies.over_time import arrival_times, changed, clock, continu
 from compaction.policies.replay import Replay
 from compaction.policies.result import Effect, Event, Sample
 from compaction.rules.log_view import LogView, Segment
-from tests.kafka.encode import Batch, Record
-from tests.oracle.records import varint
+from tests.kafka.encode import Batch, Record, varint
 from tests.policies.evenings import Shape, arrivals_of, config_of, story
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
@@ -80,7 +79,7 @@ class _Small(SlotTable):
     """Holds few keys."""
 
     def __init__(self, layout: object, *args: object) -> None:
-        super().__init__(ENDS, 5 * 8 * ENDS.words, 0.9, 4)
+        super().__init__(ENDS, 5 * 8 * WORDS[ENDS], 0.9, 4)
 
     @classmethod
     def of_keys(cls, layout: object, keys: int) -> SlotTable:
