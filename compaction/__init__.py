@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from compaction.errors import CompactionError as CompactionError
     from compaction.errors import UsageError as UsageError
     from compaction.policies.comparison import Comparison as Comparison
-    from compaction.run_report import RunReport as RunReport
+    from compaction.report import RunReport as RunReport
 
 #: the module of each name of the API
 _PLACES = {
@@ -42,7 +42,7 @@ _PLACES = {
     "doctor": "commands.doctor",
     "read": "commands.read",
     "read_arrow": "commands.read",
-    "RunReport": "run_report",
+    "RunReport": "report",
     "Comparison": "policies.comparison",
     "VerifyReport": "certifier.certificate",
     "CountReport": "counting.count_report",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from compaction.engines.local import LocalEngine
     from compaction.engines.spark import SparkEngine
     from compaction.engines.spark_session import PlainSession, Session
-    from compaction.run_report import RunReport
+    from compaction.report import RunReport
     from compaction.screen.progress import Progress
 
 #: the address of a Spark Connect server

@@ -35,8 +35,7 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from compaction.printable import printable_lines
-from compaction.report import REASON, LogReport, LogStatus
-from compaction.run_report import RunReport, outcome
+from compaction.report import REASON, LogReport, LogStatus, RunReport, outcome
 
 _PREFIX = "kafka_log_compaction_"
 _RUNNING = "running"

@@ -35,12 +35,8 @@ class Result:
         """The exit code of the command."""
         raise NotImplementedError
 
-    def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
-        """The result as lines of text.
-
-        :param all_rows: show every log
-        :param details: show removals and reasons below each log
-        """
+    def lines(self, style: Style | None = None) -> Iterable[Line]:
+        """The result as lines of text."""
         raise NotImplementedError
 
     def print_on(self, screen: Screen) -> None:
@@ -48,7 +44,7 @@ class Result:
         if screen.only_summary:
             screen.print(wrapped(self.summary(), screen.style))
         else:
-            screen.print(self.lines(screen.style, all_rows=screen.all_rows, details=screen.details))
+            screen.print(self.lines(screen.style))
 
     def summary(self) -> str:
         """The last line."""

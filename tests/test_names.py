@@ -39,68 +39,46 @@ from compaction.printable import TerminalOutput, printable, printable_json, prin
 HEX = "0123456789abcdef0123456789abcdef"
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("orders-0", TopicPartition("orders", 0)),
-        ("a-b.c_d-12", TopicPartition("a-b.c_d", 12)),
-        (f"{'t' * 249}-0", TopicPartition("t" * 249, 0)),
-        (f"{'t' * 250}-0", None),
-        (f"orders-0.{HEX}-delete", None),
-        (f"orders-0.{HEX}-future", None),
-        (f"orders-0.{HEX}-stray", None),
-        ("orders-0.abc-1", TopicPartition("orders-0.abc", 1)),
-        ("orders", None),
-        ("orders-", None),
-        ("orders-x", None),
-        (".-0", None),
-        ("..-0", None),
-        ("or ders-0", None),
-    ],
-)
-def test_a_partition_directory_is_a_topic_and_a_partition(name: str, expected: TopicPartition | None) -> None:
+PARTITION_DIRS = {
+    "orders-0": TopicPartition("orders", 0), "a-b.c_d-12": TopicPartition("a-b.c_d", 12),
+    f"{'t' * 249}-0": TopicPartition("t" * 249, 0), "orders-0.abc-1": TopicPartition("orders-0.abc", 1),
+    **dict.fromkeys((
+        f"{'t' * 250}-0", f"orders-0.{HEX}-delete", f"orders-0.{HEX}-future", f"orders-0.{HEX}-stray", "orders", "orders-",
+        "orders-x", ".-0", "..-0", "or ders-0",
+    )),
+}  # fmt: skip
+SEGMENT_FILES = {
+    "00000000000000000007.log": SegmentFile(7, LOG, ""), "00000000000000000007.log.swap": SegmentFile(7, LOG, SWAP),
+    "00000000000000000007.snapshot.deleted": SegmentFile(7, SNAPSHOT, ".deleted"),
+    "00000000000000000007.log.clean.a-1": SegmentFile(7, LOG, ".clean.a-1"),
+    **dict.fromkeys(("7.log", "00000000000000000007.logs", "00000000000000000007.checkpoint", "00000000000000000007")),
+}  # fmt: skip
+LOADED = (
+    "00000000000000000007.log", "00000000000000000007.timeindex", "00000000000000000007.snapshot",
+    "00000000000000000007-0000000003.checkpoint", "leader-epoch-checkpoint", "partition.metadata", "quorum-state",
+)  # fmt: skip
+NOT_LOADED = (
+    "00000000000000000007.log.orig", "00000000000000000007.log.deleted", "00000000000000000007.log~",
+    ".00000000000000000007.log.swp", "leader-epoch-checkpoint.tmp", "core",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARTITION_DIRS)
+def test_a_partition_directory_is_a_topic_and_a_partition(name: str) -> None:
+    expected = PARTITION_DIRS[name]
     assert parse_partition_dir(name) == expected
     assert expected is None or str(expected) == name
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("00000000000000000007.log", SegmentFile(7, LOG, "")),
-        ("00000000000000000007.log.swap", SegmentFile(7, LOG, SWAP)),
-        ("00000000000000000007.snapshot.deleted", SegmentFile(7, SNAPSHOT, ".deleted")),
-        ("00000000000000000007.log.clean.a-1", SegmentFile(7, LOG, ".clean.a-1")),
-        ("7.log", None),
-        ("00000000000000000007.logs", None),
-        ("00000000000000000007.checkpoint", None),
-        ("00000000000000000007", None),
-    ],
-)
-def test_a_segment_file_is_a_base_offset_a_kind_and_a_suffix(name: str, expected: SegmentFile | None) -> None:
+@pytest.mark.parametrize("name", SEGMENT_FILES)
+def test_a_segment_file_is_a_base_offset_a_kind_and_a_suffix(name: str) -> None:
+    expected = SEGMENT_FILES[name]
     assert parse_segment_file(name) == expected
     assert expected is None or segment_file(*expected) == name
 
 
-@pytest.mark.parametrize(
-    ("name", "loaded"),
-    [
-        ("00000000000000000007.log", True),
-        ("00000000000000000007.timeindex", True),
-        ("00000000000000000007.snapshot", True),
-        ("00000000000000000007-0000000003.checkpoint", True),
-        ("leader-epoch-checkpoint", True),
-        ("partition.metadata", True),
-        ("quorum-state", True),
-        ("00000000000000000007.log.orig", False),
-        ("00000000000000000007.log.deleted", False),
-        ("00000000000000000007.log~", False),
-        (".00000000000000000007.log.swp", False),
-        ("leader-epoch-checkpoint.tmp", False),
-        ("core", False),
-    ],
-)
-def test_a_broker_loads_files_of_its_own_names_only(name: str, loaded: bool) -> None:
-    assert is_log_file(name) == loaded
+def test_a_broker_loads_files_of_its_own_names_only() -> None:
+    assert [name for name in (*LOADED, *NOT_LOADED) if is_log_file(name)] == [*LOADED]
 
 
 def test_what_lies_beside_partition_directories_is_a_brokers_or_somebody_elses() -> None:

@@ -17,7 +17,7 @@ from compaction.files import manifest
 from compaction.output import journal
 from compaction.output.finished import FINISHED
 from compaction.policies import comparison, result
-from compaction.run_report import SCHEMA_VERSION
+from compaction.report import SCHEMA_VERSION
 from tests.golden import unpack_sample
 from tools import release
 

@@ -9,8 +9,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from compaction.metrics import open_metrics, with_last_success
-from compaction.report import LogReport, LogStatus, RunStatus, WaveReport
-from compaction.run_report import RunReport
+from compaction.report import LogReport, LogStatus, RunReport, RunStatus, WaveReport
 
 CLEANED = LogReport(
     "orders", 3, "/var/lib/kafka", LogStatus.CLEANED, "ratio", 10, 500,

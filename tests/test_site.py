@@ -38,9 +38,8 @@ from compaction.policies.comparison import (
     OutcomeStatus,
     RepetitionRange,
 )
-from compaction.report import LogReport, LogStatus, VersionUsed
+from compaction.report import LogReport, LogStatus, RunReport, VersionUsed
 from compaction.rules.log_to_clean import SkipCause
-from compaction.run_report import RunReport
 from tests.policies.browser import find_browser
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -265,7 +265,7 @@ class VerifyReport(PageResult):
             **({"elsewhere": [file._asdict() for file in self.elsewhere]} if self.elsewhere else {}),
         }
 
-    def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
+    def lines(self, style: Style | None = None) -> Iterable[Line]:
         """See ``Result``: each log with its violations by topic, partition and offset, then directories and totals."""
         logs = [line for log in self.logs for line in log.lines()]
         directories = [line for directory in self.directories for line in directory.lines()]

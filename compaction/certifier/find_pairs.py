@@ -24,8 +24,7 @@ from compaction.log.settings import Settings, read_settings
 from compaction.names import DELETED, LOG, SNAPSHOT, SWAP, LogLocation, TopicPartition, parse_segment_file, segment_file
 from compaction.output.finished import layout
 from compaction.output.journal import JOURNAL
-from compaction.report import LogStatus
-from compaction.run_report import RunReport
+from compaction.report import LogStatus, RunReport
 
 LONG_MAX = 2**63 - 1
 

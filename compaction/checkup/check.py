@@ -126,7 +126,7 @@ class Checkup(Result):
             for check in self.checks
         ]
 
-    def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
+    def lines(self, style: Style | None = None) -> Iterable[Line]:
         areas = [None, *(check.area for check in self.checks)]
         shown = style or Style()
         lines = [line for check, area in zip(self.checks, areas, strict=False) for line in check_lines(check, area, shown)]

@@ -27,9 +27,8 @@ from compaction.files.text_files import NEW_FILE, PRIVATE, check_writable, write
 from compaction.metrics import open_metrics, with_last_success
 from compaction.options.option import CommandOptions
 from compaction.options.table import JSON
-from compaction.report import LogStatus
+from compaction.report import LogStatus, RunReport
 from compaction.results import PageResult, Result
-from compaction.run_report import RunReport
 from compaction.screen.text_table import Screen
 
 _LOG = logging.getLogger(__name__)
@@ -58,13 +57,10 @@ def run_command(
             return _run(options, arguments, body)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Exception) as error:
         log_lines.end_steps()
-        interrupts.report_once()
-        return interrupts.exit_code()
-    except Exception as error:
-        log_lines.end_steps()
-        if interrupts.happened():
+        # an error may be a consequence of an interrupt
+        if isinstance(error, KeyboardInterrupt) or interrupts.happened():
             interrupts.report_once()
             return interrupts.exit_code()
         log_lines.print_error(_error_text(error), trace=verbose)
@@ -119,7 +115,7 @@ def metrics_text(path: str, text: str, *, success: bool) -> str:
     return with_last_success(text, _text_of(path), time.time() if success else None)
 
 
-def _error_text(error: Exception) -> str:
+def _error_text(error: BaseException) -> str:
     if isinstance(error, CompactionError):
         return error.describe()
     first_line = next((line for line in str(error).splitlines() if line.strip()), "no message")

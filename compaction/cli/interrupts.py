@@ -65,7 +65,7 @@ def may_change_logs() -> None:
 
 
 def happened() -> bool:
-    """Whether this process was interrupted: an error that follows may be a consequence."""
+    """Whether this process was interrupted."""
     return bool(_received)
 
 

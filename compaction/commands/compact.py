@@ -20,8 +20,7 @@ from compaction.options.inputs import Inputs, read_request, with_output
 from compaction.options.option import CommandOptions
 from compaction.options.table import JSON, REPORTED, CompactOptions
 from compaction.options.values import Texts, read_duration, read_share, read_size
-from compaction.report import LogReport, LogStatus
-from compaction.run_report import RunReport
+from compaction.report import LogReport, LogStatus, RunReport
 from compaction.screen.amounts import counted
 
 if TYPE_CHECKING:
@@ -160,7 +159,7 @@ def _check_copy(
     verified.append(report)
 
 
-def _ending(report: RunReport, arguments: argparse.Namespace) -> int:
+def _ending(report: RunReport, arguments: argparse.Namespace) -> None:
     """Prints the certificates of ``--verify``."""
     from compaction.certifier.certificate import VerifyReport
     from compaction.commands.verify import print_errors
@@ -175,7 +174,6 @@ def _ending(report: RunReport, arguments: argparse.Namespace) -> int:
         if arguments.output != JSON:
             verification.print_on(execution.screen(arguments))
         print_errors(verification)
-    return max([0, *(verification.exit_code for verification in verifications)])
 
 
 main = main_of(OPTIONS, _ending)

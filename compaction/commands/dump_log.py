@@ -137,7 +137,7 @@ class Dumped(Result):
         """1 if a file is damaged or invalid."""
         return 0 if self.valid else 1
 
-    def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
+    def lines(self, style: Style | None = None) -> Iterable[Line]:
         """See ``Result``."""
         return map(Line, self.text.splitlines())
 

@@ -22,7 +22,7 @@ from compaction.options.keys import erased_keys, read_keys, read_sealed
 from compaction.options.option import CommandOptions
 from compaction.options.table import REPORTED, EraseOptions
 from compaction.options.values import Texts
-from compaction.run_report import RunReport
+from compaction.report import RunReport
 from compaction.screen.amounts import counted
 
 if TYPE_CHECKING:
@@ -141,10 +141,10 @@ def execute(engine: EngineChoice, request: ErasureRequest) -> RunReport:
         return erase_keys(start, request, on_wave=surroundings().on_wave)
 
 
-def _ending(report: RunReport, _: argparse.Namespace) -> int:
+def _ending(report: RunReport, _: argparse.Namespace) -> None:
     """Prints which records of the keys remain, if that is the fault, and the remedy."""
     if not report.exit_code:
-        return 0
+        return
     hint = "--include-active erases from the last segments, --accept-remaining accepts what remains"
     certificate = report.erasure.get("certificate", {})
     if certificate.get("status") == Status.INCOMPLETE.value:
@@ -154,7 +154,6 @@ def _ending(report: RunReport, _: argparse.Namespace) -> int:
         logs = counted(sum(log.remaining_records > 0 for log in report.logs), "log")
         records = f"{counted(remaining, 'record')} of these keys {'remains' if remaining == 1 else 'remain'}"
         log_lines.print_error(f"{records} in the last segment of {logs}; {hint}")
-    return 0
 
 
 main = main_of(OPTIONS, _ending)

@@ -15,7 +15,7 @@ from compaction.options.inputs import Inputs, read_request, with_output
 from compaction.options.option import CommandOptions
 from compaction.options.table import REPORTED, ExpireOptions
 from compaction.options.values import Texts
-from compaction.run_report import RunReport
+from compaction.report import RunReport
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -34,7 +34,7 @@ from compaction.options.inputs import Inputs, check_output_dir, join_tail, read_
 from compaction.options.option import CommandOptions
 from compaction.options.table import JSON
 from compaction.printable import printable
-from compaction.run_report import RunReport
+from compaction.report import RunReport
 from compaction.screen.steps import step
 
 
@@ -139,11 +139,11 @@ def logs_done(engine: EngineChoice, inputs: Inputs, report: RunReport) -> RunRep
 
 
 def main_of(
-    options: CommandOptions[Any], ending: Callable[[RunReport, argparse.Namespace], int] = lambda report, arguments: 0
+    options: CommandOptions[Any], ending: Callable[[RunReport, argparse.Namespace], object] = lambda *_: None
 ) -> Callable[..., int]:
     """The ``main`` of a command whose function returns a ``RunReport``.
 
-    :param ending: called at the end with the report; returns an exit code
+    :param ending: called at the end with the report, to print what else it has
     """
 
     def body(arguments: argparse.Namespace) -> int:
@@ -152,7 +152,9 @@ def main_of(
             report: RunReport = options.run(vars(arguments))
         if report.written and arguments.output != JSON:
             print(printable(report.written))
-        return max(*codes, ending(report, arguments))
+        ending(report, arguments)
+        # also if a report could not be written, or the logs were verified since
+        return max(*codes, report.exit_code)
 
     return partial(execution.run_command, options, body)
 

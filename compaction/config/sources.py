@@ -235,26 +235,20 @@ def read_toml(text: str, path: str) -> TomlSettings:
         hint = "quote names that are a prefix of other names"
         raise ConfigError(f"not valid TOML: {error}", path=path, hint=hint) from None
     lines = _lines_of(text)
-    broker: tuple[Setting, ...] = ()
-    topics: dict[str, tuple[Setting, ...]] = {}
-    keys: dict[str, str] = {}
     for key, table in document.items():
-        line = lines.get((key,))
         if key not in ("broker", "topics", "private-keys") or not isinstance(table, dict):
-            source = Source(Origin.TOML_BROKER, key, path, line)
+            source = Source(Origin.TOML_BROKER, key, path, lines.get((key,)))
             raise unknown_name(key, source, (), hint='settings belong in [broker] and [topics."name"]')
-        if key == "private-keys":
-            keys = {".".join(name): _text_of(value) for name, value in _leaves(table)}
-            continue
-        if key == "broker":
-            broker = tuple(_settings(table, ("broker",), path, lines))
-            continue
-        for topic, settings in table.items():
-            if not isinstance(settings, dict):
-                source = Source(Origin.TOML_TOPIC, topic, path, lines.get(("topics", topic)))
-                raise unknown_name(topic, source, (), hint='[topics] has one table per topic: [topics."name"]')
-            topics[topic] = tuple(_settings(settings, ("topics", topic), path, lines))
-    return TomlSettings(broker, topics, keys)
+    topics = document.get("topics", {})
+    for topic, settings in topics.items():
+        if not isinstance(settings, dict):
+            source = Source(Origin.TOML_TOPIC, topic, path, lines.get(("topics", topic)))
+            raise unknown_name(topic, source, (), hint='[topics] has one table per topic: [topics."name"]')
+    return TomlSettings(
+        tuple(_settings(document.get("broker", {}), ("broker",), path, lines)),
+        {topic: tuple(_settings(settings, ("topics", topic), path, lines)) for topic, settings in topics.items()},
+        {".".join(name): _text_of(value) for name, value in _leaves(document.get("private-keys", {}))},
+    )
 
 
 def _settings(table: Mapping[str, Any], prefix: _Path, path: str, lines: Mapping[_Path, int]) -> Iterator[Setting]:

@@ -224,7 +224,7 @@ class CountReport(PageResult):
             row["name"] = _shown_name(row)
         return document
 
-    def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
+    def lines(self, style: Style | None = None) -> Iterable[Line]:
         used, rows, counted_topics = style or Style(), [], []
         for topic in self.plan.topics:
             figures = _figures(topic, topic.logs)

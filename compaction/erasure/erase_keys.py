@@ -68,7 +68,7 @@ from compaction.output.swap import has_replaced_segments
 from compaction.passes.clean_into import clean_parts
 from compaction.passes.merge import CleanedParts
 from compaction.passes.tasks import CleanContext, OutputPart, PartResult, SliceId
-from compaction.report import LogReport, LogStatus
+from compaction.report import LogReport, LogStatus, RunReport
 from compaction.rules.kafka_rules import KafkaRules, OldFormat, Retention
 from compaction.rules.log_to_clean import SkipCause, Verdict
 from compaction.rules.log_view import LogView
@@ -80,7 +80,6 @@ from compaction.run.destination import Destination
 from compaction.run.log import Log, failed_report
 from compaction.run.offset_maps import pass_2
 from compaction.run.run import REAL, Command, Environment, Run
-from compaction.run_report import RunReport
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
 

@@ -245,7 +245,8 @@ def _since(inputs: Inputs, target: str | None, log_dirs: Sequence[str]) -> str |
 def _call(inputs: Inputs, request: CompactionRequest) -> dict[str, Any]:
     """The parameters of the run that change its output, as values of JSON. Names are those of the options in the first version
     that recorded them."""
-    resolver, recorded = request.resolver, inputs.command.recorded(inputs.given)
+    resolver = request.resolver
+    recorded = {name: row.shown(inputs[name]) for name, row in inputs.command.keywords.items() if row.recorded}
     toml = [[settings.broker, *settings.topics.items()] for settings in resolver.tomls]
     return {
         **{name: sorted(value) if isinstance(value, list) else value for name, value in recorded.items()},

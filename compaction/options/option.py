@@ -184,10 +184,6 @@ class CommandOptions(Generic[Values]):
         self.check({**given, **values})
         return cast("Values", values)
 
-    def recorded(self, values: Mapping[str, object]) -> dict[str, Any]:
-        """The values that change an output, besides those of ``Inputs``."""
-        return {name: row.shown(values[name]) for name, row in self.keywords.items() if row.recorded}
-
     def in_report(self, values: Mapping[str, object], source: str = "call") -> dict[str, dict[str, object]]:
         """Options with their values and sources, as reports have them; passwords, and values that may be keys, are hidden.
 

@@ -33,7 +33,7 @@ from compaction.printable import printable_json
 from compaction.report import LogReport, LogStatus, RunStatus, VersionUsed
 from compaction.results import PageResult, Result
 from compaction.screen.amounts import change, counted, elapsed, share_freed, size
-from compaction.screen.text_table import Column, Line, Row, Screen, Style, letter, table, top_rows, wrapped
+from compaction.screen.text_table import Column, Line, Row, Screen, Style, letter, log_table, table, wrapped
 
 SCHEMA_VERSION = 1
 #: with more logs the page omits the conditions
@@ -329,7 +329,7 @@ class Comparison(PageResult):
         logs = (replace(log, outcomes=tuple(replace(outcome, why=()) for outcome in log.outcomes)) for log in self.logs)
         return replace(self, logs=tuple(logs)).to_dict()
 
-    def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
+    def lines(self, style: Style | None = None) -> Iterable[Line]:
         """See ``Result``: each log under each policy, the legend, and the totals."""
         used = style or Style()
         for number, name in enumerate(self.policies):
@@ -341,7 +341,7 @@ class Comparison(PageResult):
         most = max(1, (used.width - _OTHER_CELLS) // _POLICY_CELLS)
         numbers = range(len(self.policies))
         for first in numbers[::most]:
-            yield from _table(self.logs, numbers[first : first + most], used, all_rows=all_rows, details=details)
+            yield from _table(self.logs, numbers[first : first + most], used)
         yield from _meanings(self, used)
         yield from _totals(self, used)
         yield Line("")
@@ -390,7 +390,7 @@ class Explanation(Result):
     def print_on(self, screen: Screen) -> None:
         screen.print(self.lines(screen.style))
 
-    def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
+    def lines(self, style: Style | None = None) -> Iterable[Line]:
         used = style or Style()
         for log in self.logs:
             yield from wrapped(f"{log.name} in {log.log_dir}", used, hanging=2)
@@ -418,19 +418,15 @@ def _log_json(log: dict[str, Any]) -> dict[str, Any]:
     return {**log, "policies": outcomes}
 
 
-def _table(logs: Sequence[ComparedLog], policies: range, style: Style, *, all_rows: bool, details: bool) -> list[Line]:
-    names = [(log.topic, log.partition) for log in logs]
-    top = top_rows(names, lambda row: _rank([logs[number] for number in row]), style.ellipsis, all_rows=all_rows)
-    columns = [Column(top.title, right=False), Column("on disk"), Column("records", rank=2), Column("keys", rank=1)]
+def _table(logs: Sequence[ComparedLog], policies: range, style: Style) -> list[Line]:
+    def row(name: str, own: Sequence[ComparedLog]) -> Row:
+        texts = [text for log in own if style.details for text in _details(log, policies, named=len(own) > 1)]
+        return _row(name, own, policies, "bold red" if any(log.fails for log in own) else "", texts)
+
+    columns = [Column("on disk"), Column("records", rank=2), Column("keys", rank=1)]
     columns += [Column(f"{letter(number)} freed") for number in policies]
     total = _row(f"total, {counted(len(logs), 'log')}", logs, policies, "bold", ())
-    rows = []
-    for name, numbers in top.rows:
-        own = [logs[number] for number in numbers]
-        texts = [text for log in own if details for text in _details(log, policies, named=len(own) > 1)]
-        rows.append(_row(name, own, policies, "bold red" if any(log.fails for log in own) else "", texts))
-    *body, last = table(columns, [*rows, total], style)
-    return [*body, *wrapped(top.hidden, style, colour="dim"), last, Line("")]
+    return [*log_table(columns, logs, _rank, row, total, style), Line("")]
 
 
 def _row(name: str, logs: Sequence[ComparedLog], policies: range, colour: str, details: Sequence[str]) -> Row:

@@ -263,20 +263,20 @@ class OverTime(PageResult):
         summed = self.shown if logs is None else logs
         return tuple(total(name, [log.effects[number] for log in summed]) for number, name in enumerate(self.policies))
 
-    def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterator[Line]:
+    def lines(self, style: Style | None = None) -> Iterator[Line]:
         """See ``Result``: the sums of each policy; details are its cleanings and deletions."""
         used, shown = style or Style(), self.shown
-        named = shown if all_rows or len(shown) <= 1 else []
+        named = shown if used.all_rows or len(shown) <= 1 else []
         tables = [(log.name, [log], log.effects) for log in named]
         if len(shown) > 1 or not named:
             tables.append((f"all of {counted(len(shown), 'log')}", shown, self.totals()))
         for name, logs, effects in tables:
             yield from [*wrapped(name, used, colour="bold"), *_dim(_notes(logs), used)]
-            yield from [*_table(effects, used, details), Line("")]
+            yield from [*_table(effects, used), Line("")]
         if self.fit is not None:
             yield from _fit(self.fit, used)
         for log in self.logs:
-            for error in dict.fromkeys([log.error if details else None, *(effect.error for effect in log.effects)]):
+            for error in dict.fromkeys([log.error if used.details else None, *(effect.error for effect in log.effects)]):
                 if error is not None:
                     yield from wrapped(f"{log.name}: {error}", used, hanging=2, colour="red")
         yield from [*_dim(_ahead_note(self), used), *wrapped(self.summary(), used)]
@@ -383,18 +383,18 @@ def _fit(found: Fit, style: Style) -> list[Line]:
     return [*lines, *table(columns, rows, style), Line("")]
 
 
-def _table(effects: Sequence[Effect], style: Style, details: bool) -> list[Line]:
+def _table(effects: Sequence[Effect], style: Style) -> list[Line]:
     """A row of figures for each policy, with a line of bars below it."""
     titles = ("mean", "peak", "end", "cleaned", "written", "superseded for", "deleted for")
     peak = max((effect.peak_bytes for effect in effects), default=0)
     lines = []
     for number, effect in enumerate(effects):
         lines += wrapped(f"{letter(number)}  {effect.policy}", style, hanging=3)
-    rows = [_row(number, effect, peak, style, details) for number, effect in enumerate(effects)]
+    rows = [_row(number, effect, peak, style) for number, effect in enumerate(effects)]
     return [*lines, *table([Column("", right=False), *map(Column, titles)], rows, style)]
 
 
-def _row(number: int, effect: Effect, peak: int, style: Style, details: bool) -> Row:
+def _row(number: int, effect: Effect, peak: int, style: Style) -> Row:
     if not effect.samples:
         return Row([letter(number), *[""] * 7], "", ["no figures"])
     cells = [
@@ -407,7 +407,7 @@ def _row(number: int, effect: Effect, peak: int, style: Style, details: bool) ->
         f"{_time(event.at_ms)} {event.what} {size(event.bytes_before)}"
         + (f" -> {size(event.bytes_after)}" if event.what == "cleaned" else "")
         for event in effect.events
-        if details
+        if style.details
     ]
     return Row(cells, "", [bars, *events])
 

@@ -33,7 +33,7 @@ from compaction.names import LOG, segment_file
 from compaction.passes.decoder import Decoder
 from compaction.passes.scan import Entries
 from compaction.passes.tasks import MapContext
-from compaction.report import LogReport
+from compaction.report import LogReport, RunReport
 from compaction.rules.log_to_clean import Verdict
 from compaction.rules.log_view import LogView
 from compaction.rules.plan import LogPlan, PolicyPlan, benefit, dirtiest_first, freed_bytes, plan_policy
@@ -42,7 +42,6 @@ from compaction.run.log import Log, cleaned_report, deferred_report, skipped_rep
 from compaction.run.offset_maps import OffsetMaps
 from compaction.run.run import REAL, Command, Environment, Run
 from compaction.run.waves import defer
-from compaction.run_report import RunReport
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
 

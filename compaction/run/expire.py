@@ -14,7 +14,7 @@ from compaction.config.request import CompactionRequest
 from compaction.engine import Engine
 from compaction.errors import StorageError
 from compaction.log.settings import Settings
-from compaction.report import LogReport
+from compaction.report import LogReport, RunReport
 from compaction.rules.log_to_clean import Verdict
 from compaction.rules.log_view import LogView
 from compaction.rules.plan import LogPlan, PolicyPlan
@@ -22,7 +22,6 @@ from compaction.rules.segment_retention import plan_deletion
 from compaction.run.log import Log, deletion_report, skipped_report
 from compaction.run.run import REAL, Command, Environment, Run
 from compaction.run.waves import SpaceBudget, copied_bytes
-from compaction.run_report import RunReport
 from compaction.screen.amounts import size
 
 

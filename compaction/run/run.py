@@ -32,7 +32,7 @@ from compaction.files.mixed import MixedFileSystem, file_system
 from compaction.log.access import Access, access
 from compaction.log.settings import Settings
 from compaction.names import LogLocation
-from compaction.report import LogReport, WaveReport
+from compaction.report import LogReport, RunReport, WaveReport
 from compaction.rules.log_view import LogView
 from compaction.rules.plan import PolicyPlan
 from compaction.run.cleaner import Cleaner, Limits, Method, count_expired, group_bytes
@@ -41,7 +41,6 @@ from compaction.run.log import Log, failed_report, note_logs_in_use, replaced_by
 from compaction.run.prepare import prepare
 from compaction.run.sizing import Sizes
 from compaction.run.waves import Pace, ReplacedSegments, SpaceBudget, Wave, Waves, copied_bytes, portions
-from compaction.run_report import RunReport
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
 from compaction.signals import deferred

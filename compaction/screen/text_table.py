@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from textwrap import TextWrapper
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 
 from compaction.printable import printable
 from compaction.screen.amounts import counted
+
+L = TypeVar("L", bound=Any)
 
 _GAP = "  "
 #: names are not shortened below this
@@ -29,11 +32,17 @@ _NO_BREAK = "\u00a0"
 
 @dataclass(frozen=True)
 class Style:
-    """The layout of lines: the ``width`` in cells, the sign for omitted text, and whether sentences are wrapped."""
+    """The layout of lines: the ``width`` in cells, the sign for omitted text, and whether sentences are wrapped.
+
+    :ivar all_rows: show every log
+    :ivar details: show removals and reasons below each log
+    """
 
     width: int = 80
     ellipsis: str = "…"
     wraps: bool = True
+    all_rows: bool = False
+    details: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,20 +72,33 @@ class Row:
 
 
 def table(columns: Sequence[Column], rows: Iterable[Row], style: Style) -> list[Line]:
-    head = Row([column.title for column in columns])
-    printable_rows = [Row([printable(cell) for cell in row.cells], row.colour, row.details) for row in rows]
-    widths = [max(cell_len(row.cells[number]) for row in (head, *printable_rows)) for number in range(len(columns))]
-    used = [
-        number for number, column in enumerate(columns) if not column.rank or any(row.cells[number] for row in printable_rows)
-    ]
-    share = max(_SHORTEST_NAME, int(style.width * _NAME_SHARE))
-    column_numbers = _fitting(columns, used, [min(widths[0], share), *widths[1:]], style.width)
-    widths[0] = min(widths[0], max(_SHORTEST_NAME, style.width - _total(column_numbers[1:], widths) - len(_GAP)))
-    lines = [Line(_joined(head, columns, column_numbers, widths, style), "bold")]
-    for row in printable_rows:
-        lines.append(Line(_joined(row, columns, column_numbers, widths, style), row.colour))
-        lines += [line for text in row.details for line in wrapped(text, style, indent=4)]
+    every = list(rows)
+    texts = [[printable(cell) for cell in row.cells] for row in every]
+    filled = [(column, [column.title, *cells]) for column, *cells in zip(columns, *texts, strict=True)]
+    shown = [(each, cells, max(map(cell_len, cells))) for each, cells in filled if not each.rank or any(cells[1:])]
+    names, *_ = shown
+    # the least important columns are omitted if names would have to be shortened below their share
+    least_names = min(names[2], max(_SHORTEST_NAME, int(style.width * _NAME_SHARE)))
+    while least_names + _others(shown) > style.width and (optional := [each for each in shown if each[0].rank]):
+        shown.remove(min(optional, key=lambda each: each[0].rank))
+    width = min(names[2], max(_SHORTEST_NAME, style.width - _others(shown)))
+    padded = [[_padded(shortened(name, width, style.ellipsis), width, right=names[0].right) for name in names[1]]]
+    padded += [[_padded(cell, width, right=column.right) for cell in cells] for column, cells, width in shown[1:]]
+    head, *bodies = (_GAP.join(cells).rstrip() for cells in zip(*padded, strict=True))
+    lines = [Line(head, "bold")]
+    for row, text in zip(every, bodies, strict=True):
+        lines += [Line(text, row.colour), *(line for detail in row.details for line in wrapped(detail, style, indent=4))]
     return lines
+
+
+def _others(shown: Sequence[tuple[Column, Sequence[str], int]]) -> int:
+    """The width of all columns but that of the names, with the gaps before them."""
+    return sum(len(_GAP) + width for _, _, width in shown[1:])
+
+
+def _padded(text: str, width: int, *, right: bool) -> str:
+    spaces = " " * (width - cell_len(text))
+    return spaces + text if right else text + spaces
 
 
 def wrapped(text: str, style: Style, indent: int = 0, hanging: int = 0, colour: str = "") -> list[Line]:
@@ -119,78 +141,41 @@ def _end(name: str, width: int) -> str:
     return name[start:]
 
 
-def _fitting(columns: Sequence[Column], used: Sequence[int], widths: Sequence[int], width: int) -> list[int]:
-    """The numbers of the columns to show: without the least important ones if names would have to be shortened."""
-    column_numbers = list(used)
-    while _total(column_numbers, widths) > width:
-        optional = [number for number in column_numbers if columns[number].rank]
-        if not optional:
-            return column_numbers
-        column_numbers.remove(min(optional, key=lambda number: columns[number].rank))
-    return column_numbers
-
-
-def _total(column_numbers: Sequence[int], widths: Sequence[int]) -> int:
-    return sum(widths[number] for number in column_numbers) + len(_GAP) * max(0, len(column_numbers) - 1)
-
-
-def _joined(row: Row, columns: Sequence[Column], column_numbers: Sequence[int], widths: Sequence[int], style: Style) -> str:
-    cells = []
-    for number in column_numbers:
-        text = shortened(row.cells[number], widths[number], style.ellipsis) if number == 0 else row.cells[number]
-        spaces = " " * (widths[number] - cell_len(text))
-        cells.append(spaces + text if columns[number].right else text + spaces)
-    return _GAP.join(cells).rstrip()
-
-
 #: rows that are shown by default
 MOST_ROWS = 20
 
 
-class LogGroup(NamedTuple):
-    """A row: its name, and the numbers of its logs."""
+def log_table(
+    columns: Sequence[Column],
+    logs: Sequence[L],
+    rank: Callable[[Sequence[L]], Any],
+    row: Callable[[str, Sequence[L]], Row],
+    total: Row,
+    style: Style,
+) -> list[Line]:
+    """A row for each log, or of many logs for each topic, with the number of its partitions; and the total.
 
-    name: str
-    logs: Sequence[int]
-
-
-class TopRows(NamedTuple):
-    """The rows of a table, the title of their names, and a note about hidden rows."""
-
-    title: str
-    rows: Sequence[LogGroup]
-    hidden: str = ""
-
-
-def top_rows(
-    names: Sequence[tuple[str, int]], rank: Callable[[Sequence[int]], Any], ellipsis: str, *, all_rows: bool
-) -> TopRows:
-    """The rows to show.
-
-    :param names: the topic and the partition of each log
-    :param rank: the sort key of a row, from the numbers of its logs; the row with the least one is first
+    :param columns: those after the names
+    :param logs: values with ``topic`` and ``partition``
+    :param rank: the sort key of a row; the one with the least is first
     """
-    if all_rows or len(names) <= MOST_ROWS:
-        logs = [LogGroup(f"{topic}-{partition}", [number]) for number, (topic, partition) in enumerate(names)]
-        return TopRows("log", sorted(logs, key=lambda row: rank(row.logs)))
-    topics: dict[str, list[int]] = {}
-    for number, (topic, _) in enumerate(names):
-        topics.setdefault(topic, []).append(number)
-    rows = [_of_topic(topic, logs, names) for topic, logs in topics.items()]
-    rows.sort(key=lambda row: rank(row.logs))
-    others = len(rows) - MOST_ROWS
-    hidden = f"{ellipsis} and {counted(others, 'more topic')}, in the report (--all shows every log)" if others > 0 else ""
-    return TopRows("topic (partitions)", rows[:MOST_ROWS], hidden)
-
-
-def _of_topic(topic: str, logs: Sequence[int], names: Sequence[tuple[str, int]]) -> LogGroup:
-    """All partitions of a topic, named with their number, or as a log if there is only one."""
-    return LogGroup(f"{topic}-{names[logs[0]][1]}" if len(logs) == 1 else f"{topic} ({len(logs)})", logs)
+    title, rows = "log", [(f"{log.topic}-{log.partition}", [log]) for log in logs]
+    if not style.all_rows and len(logs) > MOST_ROWS:
+        topics: dict[str, list[L]] = {}
+        for log in logs:
+            topics.setdefault(log.topic, []).append(log)
+        title = "topic (partitions)"
+        rows = [(f"{name} ({len(own)})" if own[1:] else f"{name}-{own[0].partition}", own) for name, own in topics.items()]
+    rows.sort(key=lambda each: rank(each[1]))
+    shown = rows if style.all_rows else rows[:MOST_ROWS]
+    others = counted(len(rows) - len(shown), "more topic")
+    hidden = f"{style.ellipsis} and {others}, in the report (--all shows every log)" if rows[len(shown) :] else ""
+    *body, last = table([Column(title, right=False), *columns], [*(row(*each) for each in shown), total], style)
+    return [*body, *wrapped(hidden, style, colour="dim"), last]
 
 
 #: the width of tables that are not printed to a terminal
 PIPE_WIDTH = 80
-_ELLIPSIS = "…"
 
 
 @dataclass(frozen=True)
@@ -199,8 +184,7 @@ class Screen:
 
     :ivar width: width of the terminal; for a pipe or a file, tables have ``PIPE_WIDTH``, and sentences are on one line, for
         tools that search lines
-    :ivar all_rows: show every log
-    :ivar details: show removals and reasons below each log
+    :ivar all_rows, details: see ``Style``
     :ivar only_summary: show the last line only
     """
 
@@ -210,10 +194,16 @@ class Screen:
     all_rows: bool = False
     details: bool = False
     only_summary: bool = False
-    style: Style = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "style", Style(self.width or PIPE_WIDTH, _ellipsis(self.stream), self.width is not None))
+    @cached_property
+    def style(self) -> Style:
+        """The style of its lines."""
+        ellipsis = Style.ellipsis
+        try:
+            ellipsis.encode(getattr(self.stream, "encoding", None) or "utf-8")
+        except UnicodeEncodeError:
+            ellipsis = "..."
+        return Style(self.width or PIPE_WIDTH, ellipsis, self.width is not None, self.all_rows, self.details)
 
     def print(self, lines: Iterable[Line]) -> None:
         """Print lines, which contain no control characters."""
@@ -227,11 +217,3 @@ class Screen:
         console = Console(file=self.stream, force_terminal=True, width=self.style.width)
         for line in lines:
             console.print(Text(line.text, line.colour), soft_wrap=True)
-
-
-def _ellipsis(stream: TextIO) -> str:
-    try:
-        _ELLIPSIS.encode(getattr(stream, "encoding", None) or "utf-8")
-    except UnicodeEncodeError:
-        return "..."
-    return _ELLIPSIS

@@ -15,7 +15,7 @@ from itertools import takewhile
 from types import MappingProxyType, ModuleType
 
 import compaction
-from compaction import metrics, report, run_report
+from compaction import metrics, report
 from compaction.certifier import certificate
 from compaction.cli.console import COMMANDS, PROGRAM, load
 from compaction.cli.parser import Parser
@@ -121,7 +121,7 @@ def _names(entry: Entry) -> str:
 def report_page() -> str:
     """The fields of the reports of runs and comparisons."""
     parts = [
-        "# Report", "", markdown(run_report), "", *shape("A log", report, report.LogReport),
+        "# Report", "", markdown(report), "", *shape("A log", report, report.LogReport),
         *shape("A wave", report, report.WaveReport), *shape("The rules of a version", report, report.VersionUsed),
         "", "## Erasures", "", markdown(erasure_report),
         "", "## Calls", "", markdown(provenance),

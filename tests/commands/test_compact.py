@@ -25,10 +25,9 @@ from compaction.files.durable import run_alone
 from compaction.files.local import FreeSpace, LocalFileSystem
 from compaction.names import CLEANER_OFFSETS, LOCK
 from compaction.output.journal import Journal, JournalGroup, write_journal
-from compaction.report import LogReport, LogStatus
+from compaction.report import LogReport, LogStatus, RunReport
 from compaction.run import waves
 from compaction.run.compact import clean_logs
-from compaction.run_report import RunReport
 from tests.certifier.story import CONFIG, Story, records
 from tests.certifier.story import NOW_MS as STORY_MS
 from tests.commands.named_logs import two_topics

@@ -23,9 +23,8 @@ from compaction.files.uri import parse_uri
 from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import RecordBatch
 from compaction.options.inputs import Inputs
-from compaction.report import LogReport, LogStatus
+from compaction.report import LogReport, LogStatus, RunReport
 from compaction.run.compact import clean_logs
-from compaction.run_report import RunReport
 from tests.executed import executed
 from tests.exports.exports import (
     CODINGS,

@@ -44,34 +44,17 @@ def test_every_attribute_is_the_value_of_an_entry() -> None:
 #: sources of min.cleanable.dirty.ratio from the lowest to the highest precedence, each with its value
 LADDER: list[tuple[dict[str, object], float, str]] = [
     ({}, 0.5, "Kafka's default"),
-    (
-        {"properties": "log.cleaner.min.cleanable.ratio=0.1"},
-        0.1,
-        "server.properties line 1 (log.cleaner.min.cleanable.ratio)",
-    ),
+    ({"properties": "log.cleaner.min.cleanable.ratio=0.1"}, 0.1,
+     "server.properties line 1 (log.cleaner.min.cleanable.ratio)"),
     ({"dynamic": {"log.cleaner.min.cleanable.ratio": "0.15"}}, 0.15, "the broker's configuration in the metadata log"),
-    (
-        {"tomls": ("[broker]\nlog.cleaner.min.cleanable.ratio=0.2",)},
-        0.2,
-        "0.toml line 2 (log.cleaner.min.cleanable.ratio)",
-    ),
-    (
-        {"metadata": {"orders": {"min.cleanable.dirty.ratio": "0.3"}}},
-        0.3,
-        "the topic's configuration in the metadata log",
-    ),
-    (
-        {"tomls": ("[broker]\nlog.cleaner.min.cleanable.ratio=0.2\n[topics.orders]\nmin.cleanable.dirty.ratio=0.4",)},
-        0.4,
-        "0.toml line 4 (min.cleanable.dirty.ratio)",
-    ),
+    ({"tomls": ("[broker]\nlog.cleaner.min.cleanable.ratio=0.2",)}, 0.2, "0.toml line 2 (log.cleaner.min.cleanable.ratio)"),
+    ({"metadata": {"orders": {"min.cleanable.dirty.ratio": "0.3"}}}, 0.3, "the topic's configuration in the metadata log"),
+    ({"tomls": ("[broker]\nlog.cleaner.min.cleanable.ratio=0.2\n[topics.orders]\nmin.cleanable.dirty.ratio=0.4",)}, 0.4,
+     "0.toml line 4 (min.cleanable.dirty.ratio)"),
     ({"sets": ("log.cleaner.min.cleanable.ratio=0.6",)}, 0.6, "--set log.cleaner.min.cleanable.ratio"),
-    (
-        {"sets": ("min.cleanable.dirty.ratio=0.7", "log.cleaner.min.cleanable.ratio=0.6")},
-        0.7,
-        "--set min.cleanable.dirty.ratio",
-    ),
-]
+    ({"sets": ("min.cleanable.dirty.ratio=0.7", "log.cleaner.min.cleanable.ratio=0.6")}, 0.7,
+     "--set min.cleanable.dirty.ratio"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("rung", range(len(LADDER)), ids=[source for _, _, source in LADDER])

@@ -14,52 +14,25 @@ from compaction.config.sources import Origin, Policy, Setting, Source, read_prop
 from compaction.errors import ConfigError
 from compaction.formats.java_text import parse_properties
 
-
-@pytest.mark.parametrize(
-    ("text", "kind", "value"),
-    [
-        (" 12 ", Kind.INT, 12),
-        ("-2147483648", Kind.INT, -(2**31)),
-        ("+5", Kind.LONG, 5),
-        ("9223372036854775807", Kind.LONG, 2**63 - 1),
-        ("32767", Kind.SHORT, 32767),
-        ("TRUE", Kind.BOOLEAN, True),
-        (" false", Kind.BOOLEAN, False),
-        ("0.5", Kind.DOUBLE, 0.5),
-        (".5d", Kind.DOUBLE, 0.5),
-        ("1e-3", Kind.DOUBLE, 0.001),
-        ("-Infinity", Kind.DOUBLE, -math.inf),
-        ("a , b,c", Kind.LIST, ("a", "b", "c")),
-        ("a,a", Kind.LIST, ("a",)),
-        ("  ", Kind.LIST, ()),
-        (" a b ", Kind.STRING, "a b"),
-    ],
-)
-def test_text_is_parsed_as_kafka_parses_it(text: str, kind: Kind, value: Value) -> None:
-    assert parse(text, kind) == value
+#: texts of each kind, with their values, and texts that are not of that kind
+PARSED: dict[Kind, tuple[dict[str, Value], tuple[str, ...]]] = {
+    Kind.INT: ({" 12 ": 12, "-2147483648": -(2**31)}, ("2147483648", "-2147483649", "1.0", "0x10", "", "٣")),
+    Kind.LONG: ({"+5": 5, "9223372036854775807": 2**63 - 1}, ("9223372036854775808", "1_000")),
+    Kind.SHORT: ({"32767": 32767}, ("32768",)),
+    Kind.BOOLEAN: ({"TRUE": True, " false": False}, ("yes", "1")),
+    Kind.DOUBLE: ({"0.5": 0.5, ".5d": 0.5, "1e-3": 0.001, "-Infinity": -math.inf}, ("NaN", "half")),
+    Kind.LIST: ({"a , b,c": ("a", "b", "c"), "a,a": ("a",), "  ": ()}, ()),
+    Kind.STRING: ({" a b ": "a b"}, ()),
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("2147483648", Kind.INT),
-        ("-2147483649", Kind.INT),
-        ("9223372036854775808", Kind.LONG),
-        ("32768", Kind.SHORT),
-        ("1_000", Kind.LONG),
-        ("1.0", Kind.INT),
-        ("0x10", Kind.INT),
-        ("", Kind.INT),
-        ("yes", Kind.BOOLEAN),
-        ("1", Kind.BOOLEAN),
-        ("NaN", Kind.DOUBLE),
-        ("half", Kind.DOUBLE),
-        ("٣", Kind.INT),
-    ],
-)
-def test_text_of_another_kind_is_refused(text: str, kind: Kind) -> None:
-    with pytest.raises(ValueError, match=f"is not {kind.value}"):
-        parse(text, kind)
+@pytest.mark.parametrize("kind", PARSED)
+def test_text_is_parsed_as_kafka_parses_it(kind: Kind) -> None:
+    values, others = PARSED[kind]
+    assert {text: parse(text, kind) for text in values} == values
+    for text in others:
+        with pytest.raises(ValueError, match=f"is not {kind.value}"):
+            parse(text, kind)
 
 
 @pytest.mark.parametrize(
@@ -278,47 +251,29 @@ def test_an_invalid_setting_is_an_error_in_one_line_with_its_place_and_key(
     assert read is not second_line or str(error.value).startswith("server.properties: ")
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "plain"),
-    [
-        ("retention.ms", "3d", "259200000"),
-        ("retention.ms", " 1h30m ", "5400000"),
-        ("retention.ms", "1h 30min", "5400000"),
-        ("retention.ms", "1.5h", "5400000"),
-        ("retention.ms", "2w", "1209600000"),
-        ("retention.ms", "90s", "90000"),
-        ("retention.ms", "250ms", "250"),
-        ("log.retention.hours", "3d", "72"),
-        ("log.retention.minutes", "2h", "120"),
-        ("segment.bytes", "1GiB", str(1 << 30)),
-        ("segment.bytes", "1.5 gib", str(3 << 29)),
-        ("log.segment.bytes", "500MB", "500000000"),
-        ("log.index.size.max.bytes", "64KiB", "65536"),
-        ("log.cleaner.dedupe.buffer.size", "256MiB", str(256 << 20)),
-        ("retention.bytes", "17B", "17"),
-    ],
-)
-def test_a_unit_is_converted_to_that_of_the_name(name: str, text: str, plain: str) -> None:
-    assert plain_text(text, name, Kind.LONG) == plain
-    assert examples(name) is not None
+#: values with units, and in that of the name
+CONVERTED = {
+    "retention.ms": {
+        "3d": "259200000", " 1h30m ": "5400000", "1h 30min": "5400000", "1.5h": "5400000", "2w": "1209600000", "90s": "90000",
+        "250ms": "250",
+    },
+    "log.retention.hours": {"3d": "72"}, "log.retention.minutes": {"2h": "120"},
+    "segment.bytes": {"1GiB": str(1 << 30), "1.5 gib": str(3 << 29)}, "log.segment.bytes": {"500MB": "500000000"},
+    "log.index.size.max.bytes": {"64KiB": "65536"}, "log.cleaner.dedupe.buffer.size": {"256MiB": str(256 << 20)},
+    "retention.bytes": {"17B": "17"},
+}  # fmt: skip
+#: texts that are left to Kafka's syntax
+LEFT = {
+    "retention.ms": ("259200000", "-1", "3x", "3d later", "3 monkeys", "1GiB"), "segment.bytes": ("3d", ""),
+    "log.cleaner.threads": ("3d",),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("retention.ms", "259200000"),
-        ("retention.ms", "-1"),
-        ("retention.ms", "3x"),
-        ("retention.ms", "3d later"),
-        ("retention.ms", "3 monkeys"),
-        ("retention.ms", "1GiB"),
-        ("segment.bytes", "3d"),
-        ("segment.bytes", ""),
-        ("log.cleaner.threads", "3d"),
-    ],
-)
-def test_any_other_text_is_left_to_kafkas_syntax(name: str, text: str) -> None:
-    assert plain_text(text, name, Kind.LONG) == text
+def test_a_unit_is_converted_to_that_of_the_name_and_any_other_text_is_left() -> None:
+    for name, texts in CONVERTED.items():
+        assert {text: plain_text(text, name, Kind.LONG) for text in texts} == texts
+        assert examples(name) is not None
+    assert {name: tuple(plain_text(text, name, Kind.LONG) for text in texts) for name, texts in LEFT.items()} == LEFT
 
 
 def test_options_and_toml_take_units_and_brackets() -> None:

@@ -18,10 +18,9 @@ import pytest
 from compaction import compact, expire
 from compaction.certifier.certificate import Status
 from compaction.names import CLEAN_SHUTDOWN, LEADER_EPOCHS, RECOVERY_POINTS
-from compaction.report import LogStatus
+from compaction.report import LogStatus, RunReport
 from compaction.rules.kafka_rules import NEWEST
 from compaction.run.compact import clean_logs
-from compaction.run_report import RunReport
 from tests.certifier.certify import certify_copy
 from tests.conformance.compare import differences
 from tests.conformance.kafkas import checkpoint, clean_as_broker, forget_active_indexes, forget_snapshots, soon_after

@@ -27,11 +27,11 @@ from compaction.files.filesystem import DiskFileSystem
 from compaction.files.local import LocalFileSystem
 from compaction.formats.checkpoints import parse_offset_checkpoint
 from compaction.names import CLEANER_OFFSETS
+from compaction.report import RunReport
 from compaction.run import destination
 from compaction.run.compact import clean_logs
 from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
-from compaction.run_report import RunReport
 from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
 from tests.disk import CHANGES, Operation, Stopped, WatchedFileSystem
 from tests.executed import executed

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from compaction.files.segment_file import Block
-    from compaction.run_report import RunReport
+    from compaction.report import RunReport
 
 TOPICS = ("aside", "damaged", "zeta")
 OPTIONS = ("--set", "cleanup.policy=compact", "--set", "min.cleanable.dirty.ratio=0", "--as-of-ms", str(NOW_MS))

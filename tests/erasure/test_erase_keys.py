@@ -23,11 +23,10 @@ from compaction.files.filesystem import DiskFileSystem
 from compaction.files.local import FreeSpace, LocalFileSystem
 from compaction.formats.keys import KeyCriteria, KeyPattern, salted_digest, shards
 from compaction.formats.producer_snapshot import ProducerEntry
-from compaction.report import LogReport, LogStatus
+from compaction.report import LogReport, LogStatus, RunReport
 from compaction.run import waves
 from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
-from compaction.run_report import RunReport
 from tests.certifier.certify import certify_erased
 from tests.executed import executed
 from tests.kafka.encode import Batch, Legacy, Record

@@ -9,10 +9,10 @@ from unittest.mock import patch
 from compaction.cli.parser import Parser
 from compaction.commands import compact as job
 from compaction.files.calls import call
+from compaction.report import RunReport
 from compaction.run.compact import clean_logs
 from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
-from compaction.run_report import RunReport
 from tests.local_passes import LocalPasses
 
 NOW_MS = 1798761600000

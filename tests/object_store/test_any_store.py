@@ -24,10 +24,9 @@ from compaction.files.manifest import MANIFEST, MARKER
 from compaction.files.object_store import list_directory
 from compaction.files.uri import parse_uri
 from compaction.names import CLEANER_OFFSETS
-from compaction.report import LogStatus
+from compaction.report import LogStatus, RunReport
 from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
-from compaction.run_report import RunReport
 from tests.conftest import ROOT
 from tests.executed import executed
 from tests.local_passes import LocalPasses

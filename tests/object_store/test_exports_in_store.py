@@ -18,7 +18,7 @@ from compaction.files.contents import read_range
 from compaction.files.manifest import MARKER
 from compaction.files.mixed import MixedFileSystem
 from compaction.files.uri import parse_uri
-from compaction.run_report import RunReport
+from compaction.report import RunReport
 from tests.commands.test_exports import job
 from tests.exports.aiven_objects import KEY_ID, AivenWriter, new_key
 from tests.exports.exports import LOG_NAME, no_exports_known, objects, require_cryptography, source, write_local_tiered

@@ -10,8 +10,7 @@ import pytest
 from compaction.commands import compact as job
 from compaction.errors import StorageError
 from compaction.files.manifest import MARKER
-from compaction.report import LogStatus
-from compaction.run_report import RunReport
+from compaction.report import LogStatus, RunReport
 from tests.object_store.fixtures import Bucket, files, published
 from tests.object_store.local_run import COMPACT, OnDisk, run
 from tests.object_store.server import (

@@ -16,11 +16,11 @@ from compaction.files.filesystem import join
 from compaction.files.local import FreeSpace
 from compaction.formats.checkpoints import format_offset_checkpoint, parse_offset_checkpoint
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, TopicPartition
+from compaction.report import RunReport
 from compaction.run import run as run_module
 from compaction.run import waves
 from compaction.run.compact import clean_logs
 from compaction.run.run import Environment
-from compaction.run_report import RunReport
 from tests.disk import FaultyFileSystem, Operation, Stopped, WatchedFileSystem
 from tests.kafka.encode import Batch, Record
 from tests.local_job import KAFKA, logs_in, resolver_of

@@ -11,10 +11,9 @@ import pytest
 
 from compaction.config.request import BENEFIT, Budget
 from compaction.names import DELETED
-from compaction.report import LogReport, LogStatus, RunStatus
+from compaction.report import LogReport, LogStatus, RunReport, RunStatus
 from compaction.run import compact, waves
 from compaction.run.compact import clean_logs, retained_share
-from compaction.run_report import RunReport
 from compaction.screen.amounts import size
 from tests.disk import Operation
 from tests.kafka.encode import Batch, Record

@@ -17,12 +17,11 @@ from compaction.engine import Job
 from compaction.engines.spark import SparkEngine
 from compaction.files.local import LocalFileSystem
 from compaction.log.read_log import segment_bases
-from compaction.report import LogReport, LogStatus
+from compaction.report import LogReport, LogStatus, RunReport
 from compaction.rules.log_view import LogView
 from compaction.run import prepare
 from compaction.run.compact import clean_logs
 from compaction.run.expire import delete_old_segments
-from compaction.run_report import RunReport
 from tests.formats.test_metadata_log import config as stored_config
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record

@@ -16,9 +16,8 @@ from compaction.certifier.find_pairs import VerifyRequest
 from compaction.cli import console
 from compaction.commands import erase
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
-from compaction.report import LogStatus
+from compaction.report import LogStatus, RunReport
 from compaction.run.compact import clean_logs
-from compaction.run_report import RunReport
 from tests.certifier.certify import certify
 from tests.executed import executed
 from tests.golden import KILLED_DIRS, served_by, unpack_killed

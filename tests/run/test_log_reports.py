@@ -18,14 +18,13 @@ from compaction.counting.key_totals import Largest
 from compaction.files.local import LocalFileSystem
 from compaction.files.overlay import OverlayFileSystem
 from compaction.files.segment_file import Block, SegmentReader
-from compaction.report import LogReport, LogStatus, RunStatus
+from compaction.report import LogReport, LogStatus, RunReport, RunStatus
 from compaction.rules.log_view import LogView
 from compaction.run.compact import clean_logs
 from compaction.run.destination import Destination
 from compaction.run.expire import delete_old_segments
 from compaction.run.log import deletion_report, note_logs_in_use, warn_of_changes
 from compaction.run.prepare import read_logs
-from compaction.run_report import RunReport
 from compaction.screen.text_table import Screen
 from compaction.source.read_plan import ReadRequest
 from tests.damage.valid_logs import KINDS, NOW_MS, ValidLog, valid_log, write_log

@@ -14,10 +14,9 @@ from compaction.config.request import Budget
 from compaction.errors import StorageError
 from compaction.names import DELETED, LOG
 from compaction.output.journal import JOURNAL
-from compaction.report import LogStatus
+from compaction.report import LogStatus, RunReport
 from compaction.run import waves
 from compaction.run.log import Log
-from compaction.run_report import RunReport
 from tests.disk import FaultyFileSystem, Operation
 from tests.oracle.records import decode
 from tests.run.small_disk import LOG_DIR, SmallDisk, after_a_stop, cleaned_logs, disk_of, files_of, used_bytes

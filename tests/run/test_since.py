@@ -22,11 +22,10 @@ from compaction.files.manifest import Manifest, SourceLog, SourceSegment
 from compaction.names import PARTITION_METADATA
 from compaction.output.finished import FINISHED, read_finished
 from compaction.output.previous_copy import NotContinuedError, common_segments
-from compaction.report import LogReport, LogStatus, Since
+from compaction.report import LogReport, LogStatus, RunReport, Since
 from compaction.run import prepare
 from compaction.run.compact import clean_logs
 from compaction.run.run import Environment
-from compaction.run_report import RunReport
 from tests.crash.surroundings import StoppingFiles
 from tests.disk import Operation, Stopped, WatchedFileSystem
 from tests.kafka.encode import Batch, Record

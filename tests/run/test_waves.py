@@ -19,13 +19,12 @@ from compaction.errors import StorageError
 from compaction.files.local import FreeSpace, free_space
 from compaction.names import DELETED
 from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, PartResult, Slice
-from compaction.report import LogStatus
+from compaction.report import LogStatus, RunReport
 from compaction.rules.log_view import AbortedTxn, Segment
 from compaction.rules.record_retention import ActiveProducers, RoundRules
 from compaction.rules.transactions import AbortedRanges
 from compaction.run import waves
 from compaction.run.waves import Lacking, SpaceBudget, copied_bytes, logs_without_space
-from compaction.run_report import RunReport
 from compaction.screen.amounts import size
 from compaction.screen.steps import STEPS, WaveProgress
 from tests.disk import Operation

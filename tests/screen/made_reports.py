@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from compaction.report import LogReport, LogStatus
-from compaction.run_report import RunReport
+from compaction.report import LogReport, LogStatus, RunReport
 
 AS_OF_MS = 1_700_000_000_000
 

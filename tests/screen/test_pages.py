@@ -17,9 +17,8 @@ from compaction.names import TopicPartition
 from compaction.policies.comparison import MOST_EXPLAINED, Comparison, Distribution, KeyFigures, OutcomeStatus, RepetitionRange
 from compaction.policies.result import MOST_VIEWS, Effect, Event, Fit, Known, OverTime, Sample, SimulatedLog, Trial
 from compaction.printable import printable
-from compaction.report import LogReport, LogStatus, WaveReport
+from compaction.report import LogReport, LogStatus, RunReport, WaveReport
 from compaction.results import PageResult
-from compaction.run_report import RunReport
 from tests.golden import unpack_sample
 from tests.policies.browser import DARK, OVERLAPPING, Browser, browser
 from tests.policies.made import POLICIES, comparison, failed, log

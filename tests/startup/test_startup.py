@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,7 +122,7 @@ def test_a_missing_or_old_java_is_one_line_and_nothing_is_changed(tmp_path: Path
         "mute": f"found one of unknown version at {home}/bin/java",
     }[case]
     before = sorted(logs.rglob("*"))
-    variables = {"PATH": str(tmp_path / "empty")} | ({} if home is None else {"JAVA_HOME": str(home)})
+    variables: dict[str, Any] = {"PATH": str(tmp_path / "empty")} | ({} if home is None else {"JAVA_HOME": str(home)})
     for command in ("compact", "dry-run") if case == "old" else ("compact",):
         done = run(command, "--log-dir", logs, "--engine", "spark", without=JAVA, cwd=ROOT, **variables)
         hint = "install Java 17 or newer and set JAVA_HOME to its directory"

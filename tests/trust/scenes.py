@@ -22,13 +22,13 @@ from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.log.access import Identity
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, TopicPartition
+from compaction.report import RunReport
 from compaction.rules.log_view import AbortedTxn
 from compaction.run import destination, waves
 from compaction.run.compact import clean_logs
 from compaction.run.expire import delete_old_segments
 from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
-from compaction.run_report import RunReport
 from tests.disk import FaultyFileSystem, Operation, Stopped, WatchedFileSystem
 from tests.kafka.encode import Batch, Record
 from tests.local_job import TopicConfigs, request_for

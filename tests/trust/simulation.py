@@ -62,12 +62,11 @@ from compaction.names import (
     TXNINDEX,
     segment_file,
 )
-from compaction.report import LogStatus
+from compaction.report import LogStatus, RunReport
 from compaction.rules.log_view import AbortedTxn
 from compaction.run import waves
 from compaction.run.compact import clean_logs
 from compaction.run.run import Environment
-from compaction.run_report import RunReport
 from tests.disk import FaultyFileSystem, Inode
 from tests.kafka.encode import Batch, Record
 from tests.local_job import request_for
