@@ -11,7 +11,7 @@ The JSON document has ``schema_version`` 1:
 | ``logs`` | one object a log: the fields of ``LogCertificate`` |
 | ``directories`` | of the copied log directories with a violation, ``log_dir`` and ``violations`` (text) |
 | ``certificate`` | only with one of an erasure: its ``path``, and whether all logs match it (``matches``) |
-| ``elsewhere`` | only of an erasure: files that it did not reach, with the records of its keys (``find_remains``) |
+| ``elsewhere`` | only of an erasure: files that it did not reach, with the records of its keys |
 | ``tool``, ``command``, ``options``, ``settings`` | the call and its environment (``compaction.commands.runs``) |
 """
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -64,7 +64,6 @@ class Findings:
     count: int = 0
 
     def add(self, offset: int, message: str) -> None:
-        """Add one violation."""
         self.count += 1
         self._name([Violation(offset, message)])
 
@@ -98,17 +97,13 @@ class Status(str, enum.Enum):
 
     @property
     def words(self) -> str:
-        """The status in words."""
         return self.value.replace("_", " ")
 
 
-#: the worst first
-_RANKED = (Status.VIOLATED, Status.FAILED, Status.INCOMPLETE, Status.HOLDS)
-
-
-def worst(statuses: Collection[Status]) -> Status:
-    """The worst of several statuses."""
-    return next((status for status in _RANKED if status in statuses), Status.HOLDS)
+def worst(statuses: Iterable[Status], elsewhere: Iterable[Remains]) -> Status:
+    """The worst of the results of logs, which are incomplete if a file elsewhere has erased records."""
+    found = {*statuses, *(Status.INCOMPLETE for file in elsewhere if file.records)}
+    return next((status for status in (Status.VIOLATED, Status.FAILED, Status.INCOMPLETE) if status in found), Status.HOLDS)
 
 
 @dataclass(frozen=True)
@@ -143,27 +138,22 @@ class LogCertificate:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The log's name in its parts."""
         return TopicPartition(self.topic, self.partition)
 
     @classmethod
     def failed(cls, name: TopicPartition, reason: str) -> LogCertificate:
-        """The certificate of a log that cannot be verified."""
-        return cls(name.topic, name.partition, Status.FAILED, reason)
+        return cls(*name, Status.FAILED, reason)
 
     @classmethod
     def violated(cls, name: TopicPartition, offset: int, message: str) -> LogCertificate:
-        """The certificate of a log with one violation."""
-        return cls(name.topic, name.partition, Status.VIOLATED, violation_count=1, violations=(Violation(offset, message),))
+        return cls(*name, Status.VIOLATED, violation_count=1, violations=(Violation(offset, message),))
 
     @classmethod
     def of(cls, name: TopicPartition, findings: Findings, counts: Counter[str]) -> LogCertificate:
-        """The certificate of a log that was compared."""
         missing = {reason: counts[reason] for reason in REASONS}
         without_violation = Status.INCOMPLETE if counts[REMAINING] else Status.HOLDS
         return cls(
-            name.topic,
-            name.partition,
+            *name,
             Status.VIOLATED if findings.count else without_violation,
             records_before=counts["records_before"],
             records_after=counts["records_after"],
@@ -172,11 +162,7 @@ class LogCertificate:
             left={kind: counts[kind] for kind in RETAINED_COUNTS},
             violation_count=findings.count,
             violations=tuple(findings.named),
-            erased={
-                int(name.removeprefix(ERASED_IN)): count
-                for name, count in counts.items()
-                if name.startswith(ERASED_IN) and count
-            },
+            erased={int(kind[len(ERASED_IN) :]): n for kind, n in counts.items() if kind.startswith(ERASED_IN) and n},
             remaining=counts[REMAINING],
         )
 
@@ -187,7 +173,6 @@ class LogCertificate:
         return f"{counted(self.remaining, 'record')} of the erased keys {remain}, where the run did not erase"
 
     def document(self) -> dict[str, Any]:
-        """The log's object in the JSON document."""
         return {**asdict(self), "status": self.status.value}
 
     def lines(self) -> list[str]:
@@ -212,11 +197,9 @@ class DirectoryCertificate:
     violations: tuple[str, ...]
 
     def document(self) -> dict[str, Any]:
-        """Its object in the JSON document."""
         return {**asdict(self), "violations": list(self.violations)}
 
     def lines(self) -> list[str]:
-        """The violations as lines of text."""
         return [f"{self.log_dir}: {violation}" for violation in self.violations]
 
 
@@ -254,8 +237,7 @@ class VerifyReport(PageResult):
     @property
     def status(self) -> Status:
         """The worst of all logs and directories; an erasure is also incomplete if a file elsewhere has its keys."""
-        statuses = {log.status for log in self.logs} | ({Status.VIOLATED} if self.directories else set())
-        return worst(statuses | {Status.INCOMPLETE for file in self.elsewhere if file.records})
+        return worst([*(log.status for log in self.logs), *(Status.VIOLATED for _ in self.directories)], self.elsewhere)
 
     @property
     def exit_code(self) -> int:
@@ -263,14 +245,11 @@ class VerifyReport(PageResult):
         return 0 if self.status is Status.HOLDS else 1
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON document as a dictionary."""
         sums = {
             "records_before": sum(log.records_before for log in self.logs),
             "records_after": sum(log.records_after for log in self.logs),
             "lost": sum(log.lost for log in self.logs),
-            "violations": sum(
-                [log.violation_count for log in self.logs] + [len(directory.violations) for directory in self.directories]
-            ),
+            "violations": sum([log.violation_count for log in self.logs] + [len(each.violations) for each in self.directories]),
             "missing": {reason: sum(log.missing.get(reason, 0) for log in self.logs) for reason in REASONS},
         }
         return {
@@ -290,33 +269,22 @@ class VerifyReport(PageResult):
         """See ``Result``: each log with its violations by topic, partition and offset, then directories and totals."""
         logs = [line for log in self.logs for line in log.lines()]
         directories = [line for directory in self.directories for line in directory.lines()]
-        texts = [*logs, *directories, *self.elsewhere_lines(), *self.versions(), *self.certificate_lines(), self.summary()]
-        for text in texts:
+        # files with records of the keys come first
+        files = sorted(self.elsewhere, key=lambda file: (not file.records, file.path))
+        elsewhere = [f"    {printable(str(file))}" for file in files[:MOST_NAMED]]
+        elsewhere += [f"    and {counted(len(files) - MOST_NAMED, 'more file')}"] if files[MOST_NAMED:] else []
+        versions = [f"rules of {version} for {counted(count, 'log')}" for version, count in self.kafka_versions.items()]
+        matches = f"certificate {'matches' if self.matches else 'does not match'}: {printable(self.certificate or '')}"
+        certificate = [] if self.certificate is None else [matches]
+        for text in [*logs, *directories, *elsewhere, *versions, *certificate, self.summary()]:
             indent = len(text) - len(text.lstrip())
             yield from wrapped(text.strip(), style or Style(), indent=indent, hanging=4)
 
-    def elsewhere_lines(self) -> list[str]:
-        """The files that an erasure did not reach, as lines of text; files with records of its keys come first."""
-        files = sorted(self.elsewhere, key=lambda file: (not file.records, file.path))
-        lines = [f"    {printable(str(file))}" for file in files[:MOST_NAMED]]
-        return lines + ([f"    and {counted(len(files) - MOST_NAMED, 'more file')}"] if files[MOST_NAMED:] else [])
-
     @property
     def matches(self) -> bool:
-        """Whether all logs match the certificate."""
         return all(log.status in (Status.HOLDS, Status.INCOMPLETE) for log in self.logs)
 
-    def certificate_lines(self) -> list[str]:
-        """Whether the certificate matches, if there is one."""
-        matches = "matches" if self.matches else "does not match"
-        return [] if self.certificate is None else [f"certificate {matches}: {printable(self.certificate)}"]
-
-    def versions(self) -> list[str]:
-        """The versions whose rules applied, as lines of text."""
-        return [f"rules of {version} for {counted(count, 'log')}" for version, count in self.kafka_versions.items()]
-
     def summary(self) -> str:
-        """The totals in one line."""
         counts = {Status(name): count for name, count in self._by_status().items() if count}
         words = {Status.HOLDS: "hold" if counts.get(Status.HOLDS, 0) > 1 else "holds"}
         parts = [f"{count:,} {words.get(status, status.words)}" for status, count in counts.items()]

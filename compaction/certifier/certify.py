@@ -1,4 +1,4 @@
-"""Certifies logs: walk all segments, compare all ranges of offsets, join the keys, conclude.
+"""Certifies logs: walk all segments, compare all ranges of offsets, join the keys, conclude. Explains the fate of one record.
 
 The proof for each log:
 
@@ -20,15 +20,37 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from compaction.certifier.certificate import LogCertificate, VerifyReport
 from compaction.certifier.erased_keys import ErasedKeys
 from compaction.certifier.find_pairs import LogPair, VerifyRequest, find_pairs
 from compaction.certifier.kept_files import check_directories, check_logs
-from compaction.certifier.key_tables import JoinedKeys
-from compaction.certifier.records import PARTITION_BYTES, RANGE_BYTES, RangeResult, RangeTask, compare_range, cut_into_ranges
+from compaction.certifier.key_tables import KeyTables, keys_of
+from compaction.certifier.reader import Chunk, read_chunks
+from compaction.certifier.records import (
+    ABORTED,
+    BELOW_START,
+    EXPIRED,
+    INVALID,
+    KEYED,
+    LATE,
+    MARKER,
+    PARTITION_BYTES,
+    RANGE_BYTES,
+    RangeResult,
+    RangeTask,
+    compare_range,
+    cut_into_ranges,
+    droppable,
+    fates_of,
+)
 from compaction.certifier.segments import WalkedLog, WalkTask, check_segments, walk_segment
-from compaction.certifier.transactions import check_transactions
+from compaction.certifier.transactions import aborted_data, check_transactions, resolve
 from compaction.engine import Engine, Item, Job, Place, Reading, exchange, pack
+from compaction.files.filesystem import base_name
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
 
@@ -37,6 +59,8 @@ R = TypeVar("R")
 
 #: the part of a log under which results travel
 _RESULT = -1
+#: bytes of the ranges in which one record is looked up
+_EXPLAINED_BYTES = 16 << 20
 
 
 def certify(start: Callable[[], Engine], request: VerifyRequest) -> VerifyReport:
@@ -78,7 +102,6 @@ def certify_pairs(
 
 
 def walk_logs(runner: Engine, pairs: Mapping[int, LogPair]) -> dict[int, WalkedLog]:
-    """Walk all segments of the logs."""
     logs = {number: WalkedLog(pair, [], []) for number, pair in pairs.items()}
     tasks = [task for number, pair in pairs.items() for task in _walk_tasks(number, pair)]
     description = f"verify: walk {counted(len(tasks), 'segment')}"
@@ -100,7 +123,6 @@ def _walk_tasks(log: int, pair: LogPair) -> Iterator[WalkTask]:
 
 
 def _add_up(logs: Mapping[int, WalkedLog], results: Sequence[RangeResult]) -> None:
-    """Adds the results of all ranges to their logs."""
     read = dict.fromkeys(logs, Reading())
     for result in results:
         if not result.joins:
@@ -148,7 +170,7 @@ def _compare(tasks: Sequence[RangeTask], erased: ErasedKeys | None) -> Iterator[
 
 
 def _join(items: Iterable[Item], strict: Mapping[int, bool]) -> Iterator[RangeResult]:
-    joined: dict[Place, JoinedKeys] = {}
+    joined: dict[Place, KeyTables] = {}
     readings: dict[Place, Reading] = {}
     for place, item in items:
         if isinstance(item, RangeResult):
@@ -156,7 +178,81 @@ def _join(items: Iterable[Item], strict: Mapping[int, bool]) -> Iterator[RangeRe
         elif isinstance(item, Reading):
             readings[place] = readings.get(place, Reading()) + item
         else:
-            joined.setdefault(place, JoinedKeys()).add(item)
+            joined.setdefault(place, KeyTables()).add_packed(item)
     for place, reading in readings.items():
-        log, keys = place[0], joined.pop(place, JoinedKeys())
+        log, keys = place[0], joined.pop(place, KeyTables())
         yield RangeResult(log, *keys.conclude(strict=strict[log]), reading=reading, joins=True)
+
+
+def explain(start: Callable[[], Engine], request: VerifyRequest, offset: int) -> list[str]:
+    """The fate of the record at ``offset`` of the only requested log before cleaning, as lines of text.
+
+    :param start: starts the task runner
+    :raises UsageError: there is no such log
+    :raises CorruptLogError: its batch cannot be read
+    """
+    pair = find_pairs(request)[0]
+    if isinstance(pair, LogCertificate):
+        return pair.lines()
+    runner, name = start(), f"{pair.topic_partition}:{offset}"
+    log = walk_logs(runner, {0: pair})[0]
+    broken = next((walk for walk in log.before if walk.error is not None and walk.next_offset <= offset), None)
+    if broken is not None:
+        return [f"{name} cannot be judged: {broken.error}"]
+    tasks = list(cut_into_ranges(0, log, aborted_data(resolve(log.before)), _EXPLAINED_BYTES))
+    task = next((range_task for range_task in tasks if range_task.first_offset <= offset < range_task.end_offset), tasks[-1])
+    source, result = _find(task, offset, in_after=False), _find(task, offset, in_after=True)
+    if source is None:
+        offsets = f"offsets {pair.before.log_start_offset} to {log.end_offset} (exclusive)"
+        return [f"{name}: there is no record at this offset; before cleaning the log had {offsets}"]
+    if result is not None:
+        return [f"{name} was retained: it is in {base_name(result[0].path)}"]
+    return [f"{name} {_reason(runner, tasks, task, *source)}"]
+
+
+def _find(task: RangeTask, offset: int, *, in_after: bool) -> tuple[Chunk, int] | None:
+    """The record at ``offset``: a chunk, and its row there."""
+    for chunk in read_chunks(task.after if in_after else task.before, task.first_offset, task.end_offset):
+        rows = np.flatnonzero(chunk.records["offset"] == offset)
+        if len(rows):
+            return chunk, int(rows[0])
+    return None
+
+
+def _reason(runner: Engine, tasks: list[RangeTask], task: RangeTask, chunk: Chunk, row: int) -> str:
+    record = chunk.records[row]
+    offset, producer = int(record["offset"]), chunk.rows[record["batch"]]["producer_id"]
+    reasons = {
+        BELOW_START: f"is missing: it was below the log start, offset {task.before_start}",
+        EXPIRED: f"expired: its segment was deleted, the log now starts at offset {task.after_start}",
+        LATE: f"is LOST: it is missing, but cleaning ended at offset {task.cleaned_to}",
+        MARKER: "was a transaction marker without data, or verify names it as a violation",
+        ABORTED: f"was aborted: producer {producer} ended its transaction with an ABORT marker",
+        INVALID: "was dropped as invalid: it has no key",
+    }
+    fate = int(fates_of(chunk, task)[row])
+    if fate != KEYED:
+        return reasons[fate]
+    key = chunk.data[record["key_at"] : record["key_at"] + record["key_size"]].tobytes()
+    candidates = [task for task in tasks if task.end_offset > offset and task.first_offset < task.cleaned_to]
+    sizes = [task.size_bytes for task in candidates]
+    job = Job.sized("records of the key", f"verify: look up one key in {counted(len(sizes), 'range')} of offsets", sizes)
+    last = max(runner.run(job, candidates, partial(_last_of_key, key=key)), default=-1)
+    if last > offset:
+        task = next(range_task for range_task in tasks if range_task.first_offset <= last < range_task.end_offset)
+        retained = _find(task, last, in_after=True) is not None
+        consequence = "which was retained" if retained else f"which is missing too: see --why for offset {last}"
+        return f"was superseded by offset {last} of the same key, {consequence}"
+    if droppable(chunk, task)[row]:
+        return "was a tombstone past its delete horizon"
+    return "is LOST: it is the last record of its key, and nothing explains why it is missing"
+
+
+def _last_of_key(task: RangeTask, key: bytes) -> int:
+    """The offset of the range's last record with this key, -1 if there is none."""
+    last = -1
+    for chunk in read_chunks(task.before, task.first_offset, task.end_offset):
+        records = chunk.records[(fates_of(chunk, task) == KEYED) & (chunk.records["key_size"] == len(key))]
+        equal = pc.equal(keys_of(chunk, records), pa.scalar(key, pa.binary()))
+        last = max([last, *records["offset"][equal.to_numpy(zero_copy_only=False)].tolist()])
+    return last

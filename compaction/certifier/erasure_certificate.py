@@ -28,14 +28,13 @@ selected key remains.
 | ``resumed`` | the run removed segments that an earlier run, possibly killed, or a broker had replaced: not verified here |
 | ``segments`` | each with base offset, erased records, bytes and SHA-256 before and after |
 
-It has no signature, but is reproducible: ``compare`` names the fields in which another run's certificate differs. The seal
-binds the fields that cannot be computed again: without the keys no field can be changed unnoticed.
+It has no signature, but is reproducible: ``compare`` names the fields in which another run's certificate differs. The request
+and the state before it cannot be computed again. So the ``seal``, an HMAC-SHA256 of all other fields under the secret, detects
+changes by anyone who does not have the keys.
 
-The ``seal`` binds the certificate to its keys: it is an HMAC-SHA256 of all its other fields, under a secret that
-is derived from the keys and patterns.
-
-Digests of an erasure's result can be computed again; its request and the state before it cannot. The seal detects changes by
-anyone who does not have the keys.
+``elsewhere`` has the logs in directories marked ``-future``, ``-delete`` and ``-stray``, segments under other names
+(``.deleted``, ``.orig``, ``~``), and files and directories that are no part of a log: backups, dumps, cores. Files that consist
+of record batches are searched for the keys; the others are only named.
 """
 
 from __future__ import annotations
@@ -43,25 +42,41 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
-from compaction.certifier.certificate import LogCertificate, Remains, Status, VerifyReport, worst
-from compaction.certifier.certify import certify_pairs
+from compaction.certifier.certificate import LogCertificate, Remains, Status, VerifyReport, Violation, worst
+from compaction.certifier.certify import certify_pairs, run_packed
 from compaction.certifier.erased_keys import ErasedKeys
-from compaction.certifier.find_pairs import LogPair, SegmentFiles, Side, VerifyRequest, find_pairs
-from compaction.certifier.find_remains import search_files, unreached
+from compaction.certifier.find_pairs import LONG_MAX, LogPair, SegmentFiles, Side, VerifyRequest, find_pairs
+from compaction.certifier.reader import ByteRange, read_chunks
 from compaction.config.request import CompactionRequest
 from compaction.engine import Engine
-from compaction.errors import CompactionError, UsageError
-from compaction.files.filesystem import join
-from compaction.files.mixed import MixedFileSystem
+from compaction.errors import CompactionError, StorageError, UsageError
+from compaction.files.filesystem import ReadableFileSystem, join
+from compaction.files.manifest import MANIFEST, MARKER
+from compaction.files.mixed import MixedFileSystem, file_system
 from compaction.formats.keys import KeyCriteria, fingerprint
+from compaction.formats.primitives import FormatError
+from compaction.log.access import is_claim
 from compaction.log.discover import Selector
-from compaction.names import TopicPartition
+from compaction.names import (
+    DELETED,
+    LOG,
+    TopicPartition,
+    is_log_file,
+    is_of_log_dir,
+    marked_dirs_of,
+    parse_partition_dir,
+    parse_segment_file,
+)
+from compaction.output.finished import FINISHED
+from compaction.output.journal import JOURNAL
 from compaction.printable import printable_json
+from compaction.screen.amounts import counted
 
 SCHEMA_VERSION, KIND = 1, "erasure"
 DROP, TOMBSTONE = "drop", "tombstone"
@@ -74,6 +89,8 @@ _READ_BYTES = 8 << 20
 _THREADS = 4
 #: fields that need the state before the erasure
 _OF_BEFORE = ("sha256_before", "bytes_before", "records_before", "records_erased", "bytes_erased")
+_OF_RUNS = frozenset((JOURNAL, FINISHED, MANIFEST, MARKER))
+_DIRECTORY = "/"
 
 
 class Certified(NamedTuple):
@@ -107,7 +124,10 @@ def certify_erasure(start: Callable[[], Engine], request: VerifyRequest, erased:
     records of the keys; ``start`` starts the task runner."""
     pairs, runner = erasure_pairs(request, erased), start()
     report = certify_pairs(runner, pairs, request.now_ms, erased=erased)
-    digests = _digests([side for pair in pairs if isinstance(pair, LogPair) for side in (pair.before, pair.after)])
+    sides = (side for pair in pairs if isinstance(pair, LogPair) for side in (pair.before, pair.after))
+    segments = {segment.path(): segment for side in sides for segment in side.segments}
+    with ThreadPoolExecutor(_THREADS) as pool:
+        digests = dict(zip(segments, pool.map(_digest, segments.values()), strict=True))
     logs = tuple(_log(pair, log, digests) for pair, log in zip(pairs, report.logs, strict=True))
     reached = {log.topic_partition for log in report.logs} | request.failed
     files = [
@@ -120,14 +140,11 @@ def certify_erasure(start: Callable[[], Engine], request: VerifyRequest, erased:
 
 
 def failed_log(name: TopicPartition, reason: str) -> dict[str, Any]:
-    """The object of a log whose erasure failed."""
     return _log(LogCertificate.failed(name, reason), LogCertificate.failed(name, reason), {})
 
 
 def status_of(logs: Sequence[Mapping[str, Any]], elsewhere: Sequence[Remains] = ()) -> Status:
-    """The status of a certificate."""
-    statuses = {Status(log["status"]) for log in logs} or {Status.FAILED}
-    return worst(statuses | {Status.INCOMPLETE for file in elsewhere if file.records})
+    return worst([Status(log["status"]) for log in logs] or [Status.FAILED], elsewhere)
 
 
 def document(
@@ -137,7 +154,6 @@ def document(
     logs: Sequence[Mapping[str, Any]],
     elsewhere: Sequence[Remains] = (),
 ) -> str:
-    """The certificate as JSON."""
     secret = erased.criteria.secret(salt)
     fields = {
         "schema_version": SCHEMA_VERSION,
@@ -214,14 +230,11 @@ def compare(
         expected = recorded.get((log.topic, log.partition), {})
         judged = log.status in (Status.HOLDS, Status.INCOMPLETE)
         wrong = [] if not judged else list(_differences(expected, fields, with_before=with_before))
-        logs.append(replace(LogCertificate.violated(log.topic_partition, 0, wrong[0]), **_counts(log)) if wrong else log)
+        violations = tuple(Violation(0, problem) for problem in wrong[:1])
+        logs.append(replace(log, status=Status.VIOLATED, left={}, violation_count=1, violations=violations) if wrong else log)
     missing = expected_logs - {log.topic_partition for log in logs}
     logs += [LogCertificate.violated(name, 0, "log is missing") for name in sorted(missing)]
     return replace(certified.report, logs=tuple(logs))
-
-
-def _counts(log: LogCertificate) -> dict[str, Any]:
-    return {name: getattr(log, name) for name in ("records_before", "records_after", "missing", "erased", "remaining")}
 
 
 def _differences(expected: Mapping[str, Any], actual: Mapping[str, Any], *, with_before: bool) -> list[str]:
@@ -285,13 +298,6 @@ def _log_digest(side: Side, digests: Mapping[str, str]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _digests(sides: Sequence[Side]) -> dict[str, str]:
-    """SHA-256 of the log of each segment, by path."""
-    files = {segment.path(): segment for side in sides for segment in side.segments}
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return dict(zip(files, pool.map(_digest, files.values()), strict=True))
-
-
 def _digest(files: SegmentFiles) -> str:
     fs, path, digest = MixedFileSystem(), files.path(), hashlib.sha256()
     for position in range(0, files.size_bytes, _READ_BYTES):
@@ -330,3 +336,78 @@ def _seal(fields: Mapping[str, Any], secret: bytes) -> str:
     other_fields = {name: value for name, value in fields.items() if name != _SEAL}
     text = json.dumps(other_fields, sort_keys=True, separators=(",", ":"))
     return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
+
+
+def unreached(
+    log_dir: str, logs: Collection[TopicPartition], unread: Collection[TopicPartition] = (), *, replaced: bool = True
+) -> list[str]:
+    """The files outside the erased segments that may have records of ``logs``; directories end with ``/``.
+
+    :param unread: logs of which no file was examined
+    :param replaced: include ``.deleted`` files, which the run removes once it is certified
+    """
+    fs, paths = file_system([log_dir]), []
+    names = fs.listdir(log_dir)
+    marked = frozenset(marked_dirs_of(names, logs))
+    for name in names:
+        log = parse_partition_dir(name)
+        if name in marked or log in unread:
+            paths += [join(name, file) for file in _listed(fs, join(log_dir, name)) if not _has_no_records(file)]
+        elif log in logs:
+            other_files = [
+                file for file in _listed(fs, join(log_dir, name)) if not (is_log_file(file) or _has_no_records(file))
+            ]
+            paths += [join(name, file) for file in other_files if replaced or not file.endswith(DELETED)]
+        elif not (is_of_log_dir(name) or is_claim(name) or name in _OF_RUNS):
+            paths.append(name)
+    return [f"{path.rstrip(_DIRECTORY)}{_DIRECTORY}" if _is_dir(fs, join(log_dir, path)) else path for path in paths]
+
+
+def _size_of(path: str) -> int:
+    try:
+        status = None if path.endswith(_DIRECTORY) else file_system([path]).stat(path)
+    except StorageError:
+        return 0
+    return status.size if status is not None and status.is_file else 0
+
+
+def remains_in(path: str, erased: ErasedKeys) -> Remains:
+    """Search a file of ``unreached`` for the keys."""
+    records, complete = 0, False
+    try:
+        status = file_system([path]).stat(path)
+        if path.endswith(_DIRECTORY) or status is None or not status.is_file:
+            return Remains(path)
+        for chunk in read_chunks([ByteRange(path, 0, status.size, 0)], -LONG_MAX, LONG_MAX):
+            records += erased.remaining(chunk)
+        complete = True
+    except (CompactionError, FormatError):
+        # not a segment, or a torn tail
+        complete = False
+    return Remains(path, records if complete or records else None)
+
+
+def _has_no_records(name: str) -> bool:
+    """Whether a file of a partition directory has no records, independent of its suffix."""
+    file = parse_segment_file(name)
+    return name in _OF_RUNS or (is_log_file(name) if file is None else file.kind != LOG)
+
+
+def _listed(fs: ReadableFileSystem, path: str) -> list[str]:
+    """The names in a directory; an empty name for the directory itself if it cannot be read."""
+    try:
+        return fs.listdir(path) if _is_dir(fs, path) else []
+    except StorageError:
+        return [""]
+
+
+def _is_dir(fs: ReadableFileSystem, path: str) -> bool:
+    status = fs.stat(path)
+    return status is not None and status.is_dir
+
+
+def search_files(runner: Engine, files: Sequence[str], erased: ErasedKeys) -> list[Remains]:
+    """``remains_in`` each of the files."""
+    sizes = {path: _size_of(path) for path in files}
+    description = f"verify: look for keys in {counted(len(files), 'other file')}"
+    return run_packed(runner, "other files", description, files, sizes.__getitem__, partial(remains_in, erased=erased))

@@ -42,7 +42,6 @@ class SegmentFiles:
     last: bool = False
 
     def path(self, kind: str = LOG) -> str:
-        """The path of its file of this kind."""
         return join(self.directory, segment_file(self.base_offset, kind, self.suffix))
 
 

@@ -77,7 +77,6 @@ class _Sides(NamedTuple):
 
     @classmethod
     def of(cls, pair: LogPair) -> _Sides:
-        """The partition directories."""
         old, new = pair.before.segments[0].directory, pair.after.segments[0].directory
         return cls(file_system([old, new]), old, new)
 
@@ -114,10 +113,10 @@ def _copy_problems(sides: _Sides, log: WalkedLog, offsets: Offsets) -> Iterator[
             yield start, f"{checkpoint} is malformed"
         elif before is not None and after is not None and before.get(name) != after.get(name):
             yield start, f"{checkpoint} has {entry_text(after.get(name))}, it had {entry_text(before.get(name))}"
-    expected, actual = sides.read(PARTITION_METADATA, _topic_id)
-    if expected is not None and expected != actual:
-        found = "has no topic id" if actual is None else f"has topic id {actual}"
-        yield start, f"{PARTITION_METADATA} {found}, expected {expected}: a broker takes the log for a stray"
+    expected, actual = sides.read(PARTITION_METADATA, _text(parse_partition_metadata))
+    if expected is not None and (actual is None or expected.topic_id != actual.topic_id):
+        found = "has no topic id" if actual is None else f"has topic id {actual.topic_id}"
+        yield start, f"{PARTITION_METADATA} {found}, expected {expected.topic_id}: a broker takes the log for a stray"
     if problem := _epoch_problem(sides, log):
         yield start, problem
     yield from _snapshot_problems(sides, log.pair)
@@ -204,7 +203,8 @@ def check_directories(pairs: Iterable[LogPair]) -> tuple[DirectoryCertificate, .
 
 
 def _properties_problems(sides: _Sides) -> Iterator[str]:
-    expected, actual = sides.read(META_PROPERTIES, _properties)
+    files = sides.read(META_PROPERTIES, _text(parse_properties, "latin-1"))
+    expected, actual = (None if entries is None else as_dict(entries) for entries in files)
     stats = [sides.fs.stat(join(log_dir, META_PROPERTIES)) for log_dir in (sides.old, sides.new)]
     if expected is not None and actual is None:
         yield f"{META_PROPERTIES} is missing or malformed"
@@ -259,23 +259,15 @@ def _content(fs: FileSystem, path: str, parse: Callable[[FileSystem, str], T]) -
 
 def _offsets(log_dir: str, name: str) -> Mapping[TopicPartition, int] | None:
     fs, path = file_system([log_dir]), join(log_dir, name)
-    return {} if fs.stat(path) is None else _content(fs, path, _checkpoint)
+    return {} if fs.stat(path) is None else _content(fs, path, _text(parse_offset_checkpoint))
 
 
-def _checkpoint(fs: FileSystem, path: str) -> Mapping[TopicPartition, int]:
-    return parse_offset_checkpoint(read_small_text(fs, path, _HINT), path)
+def _text(parse: Callable[[str, str], T], encoding: str = "utf-8") -> Callable[[FileSystem, str], T]:
+    """A function that parses a file of text."""
+    return lambda fs, path: parse(read_small_text(fs, path, _HINT, encoding), path)
 
 
-def _epochs(fs: FileSystem, path: str) -> list[EpochEntry]:
-    return parse_leader_epochs(read_small_text(fs, path, _HINT), path)
-
-
-def _topic_id(fs: FileSystem, path: str) -> str | None:
-    return parse_partition_metadata(read_small_text(fs, path, _HINT), path).topic_id
-
-
-def _properties(fs: FileSystem, path: str) -> dict[str, str]:
-    return as_dict(parse_properties(read_small_text(fs, path, _HINT, "latin-1"), path))
+_epochs = _text(parse_leader_epochs)
 
 
 def _producers(fs: FileSystem, path: str) -> list[tuple[int, ...]]:

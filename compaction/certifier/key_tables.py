@@ -40,9 +40,9 @@ def join_tables(tables: Iterable[pa.Table]) -> pa.Table:
 
 
 class KeyTables:
-    """The keys that one task has seen, hashed into ``partitions`` with ``seed``."""
+    """The keys that one task has seen, hashed into ``partitions`` with ``seed``; or those of one partition, from all tasks."""
 
-    def __init__(self, partitions: int, seed: int) -> None:
+    def __init__(self, partitions: int = 1, seed: int = 0) -> None:
         self._partitions, self._seed = partitions, seed
         self._tables: list[pa.Table] = []
         self._grown_bytes = 0
@@ -55,14 +55,23 @@ class KeyTables:
         records = chunk.records[rows]
         missing_counts = missing[rows].astype(np.int64)
         last = (records["offset"] << _SHIFT) | (_MISSING * missing_counts) | (_DROPPABLE * droppable[rows])
-        table = pa.table([keys_of(chunk, records), last.astype(np.int64), missing_counts, 1 - missing_counts], schema=_SCHEMA)
+        columns = [keys_of(chunk, records), last.astype(np.int64), missing_counts, 1 - missing_counts]
+        if self._join(pa.table(columns, schema=_SCHEMA)) and self._tables[0].nbytes >= _SPILL_BYTES:
+            self._spilled += self._split()
+            self._tables = []
+
+    def add_packed(self, packed: bytes) -> None:
+        """Add a table of ``packed``."""
+        self._join(pa.ipc.open_stream(packed).read_all())
+
+    def _join(self, table: pa.Table) -> bool:
+        """Add a table; whether all were joined into one."""
         self._tables.append(table)
         self._grown_bytes += table.nbytes
-        if self._grown_bytes >= _JOIN_BYTES:
+        joins = self._grown_bytes >= _JOIN_BYTES
+        if joins:
             self._tables, self._grown_bytes = [join_tables(self._tables)], 0
-            if self._tables[0].nbytes >= _SPILL_BYTES:
-                self._spilled += self._split()
-                self._tables = []
+        return joins
 
     def packed(self) -> Iterator[tuple[int, bytes]]:
         """Pairs of a partition and a table as an Arrow IPC stream."""
@@ -83,32 +92,11 @@ class KeyTables:
         ends = np.flatnonzero(np.diff(part_of[order], append=-1)) + 1
         table, first = table.take(pa.array(order)), 0
         for end in ends.tolist():
-            yield int(part_of[order[first]]), _pack(table.slice(first, end - first))
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table.slice(first, end - first))
+            yield int(part_of[order[first]]), sink.getvalue().to_pybytes()
             first = end
-
-
-def keys_of(chunk: Chunk, records: Rows) -> pa.Array:
-    """The keys of records of a chunk, none of them null, as a binary array."""
-    offsets = np.zeros(len(records) + 1, np.int32)
-    keys = np.empty(int(records["key_size"].sum()), np.uint8)
-    gather_keys(chunk.data, records, offsets, keys)
-    return pa.Array.from_buffers(pa.binary(), len(records), [None, pa.py_buffer(offsets), pa.py_buffer(keys)])
-
-
-class JoinedKeys:
-    """The keys of one partition of a log, from all tasks."""
-
-    def __init__(self) -> None:
-        self._tables: list[pa.Table] = []
-        self._grown_bytes = 0
-
-    def add(self, packed: bytes) -> None:
-        """Add a table of ``KeyTables.packed``."""
-        table = pa.ipc.open_stream(packed).read_all()
-        self._tables.append(table)
-        self._grown_bytes += table.nbytes
-        if self._grown_bytes >= _JOIN_BYTES:
-            self._tables, self._grown_bytes = [join_tables(self._tables)], 0
 
     def conclude(self, *, strict: bool) -> tuple[Findings, Counter[str]]:
         """Violations, and counts of superseded records and tombstones."""
@@ -129,9 +117,9 @@ class JoinedKeys:
         return findings, counts
 
 
-def _pack(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed
+def keys_of(chunk: Chunk, records: Rows) -> pa.Array:
+    """The keys of records of a chunk, none of them null, as a binary array."""
+    offsets = np.zeros(len(records) + 1, np.int32)
+    keys = np.empty(int(records["key_size"].sum()), np.uint8)
+    gather_keys(chunk.data, records, offsets, keys)
+    return pa.Array.from_buffers(pa.binary(), len(records), [None, pa.py_buffer(offsets), pa.py_buffer(keys)])

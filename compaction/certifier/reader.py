@@ -86,7 +86,6 @@ class ByteRange:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes to read."""
         return self.end - self.start
 
 

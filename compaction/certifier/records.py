@@ -26,14 +26,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from compaction.certifier.certificate import Findings
 from compaction.certifier.erased_keys import ErasedKeys
 from compaction.certifier.find_pairs import LONG_MAX, CleaningRules, legacy_delete_horizon_ms
-from compaction.certifier.key_tables import KeyTables, keys_of
+from compaction.certifier.key_tables import KeyTables
 from compaction.certifier.reader import (
     CODEC,
     CONTROL,
@@ -49,7 +47,7 @@ from compaction.certifier.reader import (
     read_varint,
 )
 from compaction.certifier.segments import SegmentWalk, WalkedLog, byte_range
-from compaction.certifier.transactions import AbortedRanges
+from compaction.certifier.transactions import is_aborted
 from compaction.config.entries import to_long
 from compaction.engine import Reading, pack
 from compaction.errors import CorruptLogError, LogError
@@ -76,7 +74,7 @@ class RangeTask:
     end_offset: int
     before: tuple[ByteRange, ...]
     after: tuple[ByteRange, ...]
-    aborted: AbortedRanges
+    aborted: Rows
     rules: CleaningRules
     before_start: int
     after_start: int
@@ -87,11 +85,10 @@ class RangeTask:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes to read on both sides."""
         return sum(source.size_bytes for source in (*self.before, *self.after))
 
 
-def cut_into_ranges(number: int, log: WalkedLog, aborted: AbortedRanges, range_bytes: int) -> Iterator[RangeTask]:
+def cut_into_ranges(number: int, log: WalkedLog, aborted: Rows, range_bytes: int) -> Iterator[RangeTask]:
     """The tasks of a log, of about ``range_bytes`` each; together their ranges hold every offset that is compared."""
     pair = log.pair
     packs = pack([cut for walk in log.before for cut in _cut(walk)], lambda cut: cut[1].size_bytes, range_bytes) or [[]]
@@ -105,7 +102,7 @@ def cut_into_ranges(number: int, log: WalkedLog, aborted: AbortedRanges, range_b
             end_offset=end,
             before=tuple(source for _, source in cuts),
             after=tuple(_within(log.after, first, end)),
-            aborted=aborted.within(first, end),
+            aborted=aborted[(aborted["last"] >= first) & (aborted["first"] < end)],
             rules=pair.rules,
             before_start=pair.before.log_start_offset,
             after_start=pair.after.log_start_offset,
@@ -256,8 +253,6 @@ _DIFFERENT = {
     VALUE: "value of the record differs",
     HEADERS: "headers of the record differ",
 }
-#: reasons that do not depend on other records of the key
-BELOW_START, EXPIRED, MARKER, ABORTED, INVALID = "below_log_start", "expired", "marker", "aborted", "invalid"
 
 
 @dataclass
@@ -445,80 +440,55 @@ def _read_headers(raw: bytes) -> list[tuple[bytes, bytes | None]] | None:
     return headers if position == end else None
 
 
-def _classify(before: Chunk, retained: Bools, task: RangeTask, result: RangeResult, keys: KeyTables) -> None:
-    """Count missing records by reason, and add the keys of those that can supersede or be superseded."""
-    kinds = RecordKinds.of(before, task)
-    offsets = before.records["offset"]
-    missing = ~retained
-    counts = result.counts
-    counts["records_before"] += len(offsets)
-    counts["missing"] += int(missing.sum())
-    unexplained = missing
-    for reason, matching in ((BELOW_START, offsets < task.before_start), (EXPIRED, offsets < task.after_start)):
-        counts[reason] += int((unexplained & matching).sum())
-        unexplained = unexplained & ~matching
-    late = unexplained & (offsets >= task.cleaned_to)
-    result.findings.add_all(offsets[late], "record is missing at or past the cleaner checkpoint")
-    unexplained = unexplained & ~late
-    result.findings.add_all(offsets[unexplained & kinds.control & ~kinds.marker], "control record is missing")
-    for reason, matching in ((MARKER, kinds.control), (ABORTED, kinds.aborted), (INVALID, kinds.invalid)):
-        counts[reason] += int((unexplained & matching).sum())
-        unexplained = unexplained & ~matching
-    clean = retained & (offsets < task.cleaned_to) & (offsets >= task.after_start)
-    counts["aborted_left"] += int((clean & kinds.aborted).sum())
-    counts["invalid_left"] += int((clean & kinds.invalid & ~kinds.control & ~kinds.aborted).sum())
-    keys.add(before, np.flatnonzero(supersedable(offsets, kinds, task)), missing, kinds.droppable)
+#: the first rule that applies to a record of ``before``: why it may be missing, or (``LATE``, ``KEYED``) by itself may not
+BELOW_START, EXPIRED, LATE, MARKER, ABORTED, INVALID, KEYED = range(7)
+_REASONS = {BELOW_START: "below_log_start", EXPIRED: "expired", MARKER: "marker", ABORTED: "aborted", INVALID: "invalid"}
 
 
-def supersedable(offsets: Int64s, kinds: RecordKinds, task: RangeTask) -> Bools:
-    """Whether each record can supersede others and be superseded, bool[n]."""
-    chosen: Bools = ~kinds.control & ~kinds.aborted & ~kinds.invalid & (offsets < task.cleaned_to)
-    return chosen & (offsets >= task.after_start)
+def fates_of(chunk: Chunk, task: RangeTask) -> Int64s:
+    """The fate of each record of a chunk, int64[n]. ``MARKER``: a control record; ``INVALID``: without a key; ``KEYED``: it can
+    supersede others and be superseded."""
+    rows, batch, offsets, kinds = chunk.rows, chunk.records["batch"], chunk.records["offset"], BatchKinds.of(chunk.rows)
+    data, aborted = kinds.transactional, np.zeros(len(rows), np.bool_)
+    aborted[data] = is_aborted(task.aborted, rows["producer_id"][data], rows["last_offset"][data])
+    conditions = {
+        BELOW_START: offsets < task.before_start,
+        EXPIRED: offsets < task.after_start,
+        LATE: offsets >= task.cleaned_to,
+        MARKER: kinds.control[batch],
+        ABORTED: aborted[batch],
+        INVALID: chunk.records["key_size"] < 0,
+    }
+    fates: Int64s = np.select(list(conditions.values()), list(conditions), KEYED)
+    return fates
 
 
-def last_of_key(task: RangeTask, key: bytes) -> int:
-    """The offset of the range's last record with this key, -1 if there is none."""
-    last = -1
-    for chunk in read_chunks(task.before, task.first_offset, task.end_offset):
-        records = chunk.records[supersedable(chunk.records["offset"], RecordKinds.of(chunk, task), task)]
-        records = records[records["key_size"] == len(key)]
-        equal = pc.equal(keys_of(chunk, records), pa.scalar(key, pa.binary()))
-        last = max([last, *records["offset"][equal.to_numpy(zero_copy_only=False)].tolist()])
-    return last
-
-
-@dataclass(frozen=True, eq=False)
-class RecordKinds:
-    """Properties of a chunk's records, bool[n] each. ``marker``: a COMMIT or ABORT marker; ``invalid``: without a key;
-    ``droppable``: a tombstone past its delete horizon."""
-
-    control: Bools
-    marker: Bools
-    aborted: Bools
-    invalid: Bools
-    droppable: Bools
-
-    @classmethod
-    def of(cls, chunk: Chunk, task: RangeTask) -> RecordKinds:
-        """Classify the records of a chunk."""
-        rows, batch, kinds = chunk.rows, chunk.records["batch"], BatchKinds.of(chunk.rows)
-        aborted = np.zeros(len(rows), np.bool_)
-        data = kinds.transactional
-        aborted[data] = task.aborted.contains(rows["producer_id"][data], rows["last_offset"][data])
-        droppable = _tombstones_droppable(rows, kinds, chunk.mtime_ms, task)[batch] & (chunk.records["value_size"] < 0)
-        return cls(kinds.control[batch], kinds.marker[batch], aborted[batch], chunk.records["key_size"] < 0, droppable)
-
-
-def _tombstones_droppable(rows: Rows, kinds: BatchKinds, mtime_ms: int, task: RangeTask) -> Bools:
-    """Whether tombstones of each batch may be dropped, bool[b]."""
-    rules = task.rules
-    by_mtime = mtime_ms <= task.legacy_delete_horizon_ms
+def droppable(chunk: Chunk, task: RangeTask) -> Bools:
+    """Whether each record of a chunk is a tombstone past its delete horizon, bool[n]."""
+    rules, rows, kinds = task.rules, chunk.rows, BatchKinds.of(chunk.rows)
+    by_mtime = chunk.mtime_ms <= task.legacy_delete_horizon_ms
+    passed: Bools = np.where(kinds.v2, kinds.dated & (rows["base_timestamp"] <= rules.now_ms), by_mtime)
     if rules.mtime_only:
-        return np.full(len(rows), by_mtime)
-    dated = kinds.dated
-    passed: Bools = np.where(kinds.v2, dated & (rows["base_timestamp"] <= rules.now_ms), by_mtime)
-    if rules.several_rounds:
+        passed[:] = by_mtime
+    elif rules.several_rounds:
         # an earlier round may have set the horizon, at the earliest when the segment was complete; its producers' clocks, or
         # whoever copied its file, may have stated a later time
-        passed |= ~dated & (np.minimum(rows["max_timestamp"], mtime_ms) <= rules.now_ms - rules.delete_retention_ms)
-    return passed
+        complete_ms = np.minimum(rows["max_timestamp"], chunk.mtime_ms)
+        passed |= ~kinds.dated & (complete_ms <= rules.now_ms - rules.delete_retention_ms)
+    of_record: Bools = passed[chunk.records["batch"]] & (chunk.records["value_size"] < 0)
+    return of_record
+
+
+def _classify(before: Chunk, retained: Bools, task: RangeTask, result: RangeResult, keys: KeyTables) -> None:
+    """Count missing records by reason, and add the keys of those that can supersede or be superseded."""
+    offsets, fates, missing, counts = before.records["offset"], fates_of(before, task), ~retained, result.counts
+    counts["records_before"] += len(offsets)
+    counts["missing"] += int(missing.sum())
+    for fate, reason in _REASONS.items():
+        counts[reason] += int((missing & (fates == fate)).sum())
+    result.findings.add_all(offsets[missing & (fates == LATE)], "record is missing at or past the cleaner checkpoint")
+    other_control = (fates == MARKER) & ~BatchKinds.of(before.rows).marker[before.records["batch"]]
+    result.findings.add_all(offsets[missing & other_control], "control record is missing")
+    counts["aborted_left"] += int((retained & (fates == ABORTED)).sum())
+    counts["invalid_left"] += int((retained & (fates == INVALID)).sum())
+    keys.add(before, np.flatnonzero(fates == KEYED), missing, droppable(before, task))

@@ -19,14 +19,13 @@ The cleaner's own resolution is not used. The transaction index of ``before`` se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from compaction.certifier.certificate import Findings
-from compaction.certifier.find_pairs import LogPair, legacy_delete_horizon_ms, snapshot_offsets
+from compaction.certifier.find_pairs import LONG_MAX, LogPair, legacy_delete_horizon_ms, snapshot_offsets
 from compaction.certifier.reader import Bools, Int64s, Rows
 from compaction.certifier.segments import DATA, EVENT_ROW, PRODUCER_ROW, SegmentWalk, WalkedLog, join_runs, last_of_producers
 from compaction.config.entries import to_long
@@ -42,62 +41,42 @@ from compaction.names import CLEANER_OFFSETS, SNAPSHOT, TXNINDEX, segment_file
 OPEN = -1
 
 
-@dataclass(frozen=True, eq=False)
-class AbortedRanges:
-    """The data of ``producer`` from offset ``first`` to its ABORT marker at ``last`` is aborted; int64[n] each."""
-
-    producer: Int64s
-    first: Int64s
-    last: Int64s
-
-    def within(self, first_offset: int, end_offset: int) -> AbortedRanges:
-        """The ranges that overlap ``[first_offset, end_offset)``."""
-        overlapping = (self.last >= first_offset) & (self.first < end_offset)
-        return AbortedRanges(self.producer[overlapping], self.first[overlapping], self.last[overlapping])
-
-    def contains(self, producer: Int64s, offset: Int64s) -> Bools:
-        """Whether each batch, given by producer and last offset, is aborted: bool[m]."""
-        row = following(producer, offset, self.producer, self.last)
-        inside: Bools = row >= 0
-        # ranges of a producer do not overlap: only the first that ends at or past a batch can contain it
-        inside[inside] = self.first[row[inside]] <= offset[inside]
-        return inside
+#: an event with the ``outcome`` of its transaction (``ABORT``, ``COMMIT``, ``OPEN``) and the offset of its ``marker`` (or -1)
+TXN_EVENT_ROW = np.dtype([*EVENT_ROW.descr, ("outcome", np.int8), ("marker", np.int64)])
 
 
-class Transactions(NamedTuple):
-    """The ``events`` of one side, ``EVENT_ROW[n]`` sorted by producer and offset, with the ``outcome`` of each event's
-    transaction (``ABORT``, ``COMMIT``, ``OPEN``) and the offset of its ``marker``, -1 if open; int64[n] each."""
-
-    events: Rows
-    outcome: Int64s
-    marker: Int64s
-
-    @classmethod
-    def of(cls, walks: list[SegmentWalk]) -> Transactions:
-        """The transactions of a side's segments."""
-        events = join_runs(np.concatenate([np.empty(0, EVENT_ROW), *(events for walk in walks for events in walk.events)]))
-        ends = np.flatnonzero(events["kind"] != DATA)
-        row = following(events["producer_id"], events["last"], events["producer_id"][ends], events["last"][ends])
-        outcome, marker = np.full(len(events), OPEN, np.int64), np.full(len(events), -1, np.int64)
-        ended = row >= 0
-        outcome[ended], marker[ended] = events["kind"][ends[row[ended]]], events["last"][ends[row[ended]]]
-        return cls(events, outcome, marker)
-
-    @property
-    def is_data(self) -> Bools:
-        """Whether each event is a run of data, bool[n]."""
-        data: Bools = self.events["kind"] == DATA
-        return data
-
-    def aborted(self) -> AbortedRanges:
-        """The aborted data."""
-        selected = self.is_data & (self.outcome == ABORT)
-        return AbortedRanges(self.events["producer_id"][selected], self.events["first"][selected], self.marker[selected])
+def resolve(walks: Sequence[SegmentWalk]) -> Rows:
+    """``TXN_EVENT_ROW[n]``: the events of a side's segments, sorted by producer and offset."""
+    events = join_runs(np.concatenate([np.empty(0, EVENT_ROW), *(events for walk in walks for events in walk.events)]))
+    txns = np.zeros(len(events), TXN_EVENT_ROW)
+    for name in EVENT_ROW.names or ():
+        txns[name] = events[name]
+    ends = events[events["kind"] != DATA]
+    row = following(ends, events["producer_id"], events["last"])
+    txns["outcome"] = np.where(row >= 0, ends["kind"][row] if len(ends) else OPEN, OPEN)
+    txns["marker"] = np.where(row >= 0, ends["last"][row] if len(ends) else -1, -1)
+    return txns
 
 
-def check_transactions(log: WalkedLog) -> AbortedRanges:
+def aborted_data(txns: Rows) -> Rows:
+    """The runs of data that ABORT markers end, each up to its marker (``last``)."""
+    aborted: Rows = txns[(txns["kind"] == DATA) & (txns["outcome"] == ABORT)]
+    aborted["last"] = aborted["marker"]
+    return aborted
+
+
+def is_aborted(aborted: Rows, producer: Int64s, offset: Int64s) -> Bools:
+    """Whether each batch, given by producer and last offset, is aborted: bool[m]."""
+    row = following(aborted, producer, offset)
+    inside: Bools = row >= 0
+    # those of a producer do not overlap: only the first that ends at or past a batch can contain it
+    inside[inside] = aborted["first"][row[inside]] <= offset[inside]
+    return inside
+
+
+def check_transactions(log: WalkedLog) -> Rows:
     """Check the transactions of a log; returns the aborted data of before."""
-    before, after = Transactions.of(log.before), Transactions.of(log.after)
+    before, after = resolve(log.before), resolve(log.after)
     _check_outcomes(before, after, log.findings)
     _check_markers(before, after, log.pair, log.findings)
     if log.pair.rules.erases:
@@ -105,63 +84,59 @@ def check_transactions(log: WalkedLog) -> AbortedRanges:
     else:
         _check_open(before, log)
     _check_index(before, after, log)
-    return before.aborted()
+    return aborted_data(before)
 
 
-def _check_outcomes(before: Transactions, after: Transactions, findings: Findings) -> None:
+def _check_outcomes(before: Rows, after: Rows, findings: Findings) -> None:
     """Rule 1; a violation is at the first offset of a run."""
-    runs = after.events[after.is_data]
-    outcome = after.outcome[after.is_data]
-    row_of = _following(before.events, runs["producer_id"], runs["first"])
-    expected = np.where(row_of >= 0, before.outcome[row_of] if len(before.outcome) else OPEN, OPEN)
+    runs = after[after["kind"] == DATA]
+    row_of = following(before, runs["producer_id"], runs["first"])
+    expected = np.where(row_of >= 0, before["outcome"][row_of] if len(before) else OPEN, OPEN)
     for kind, name in ((ABORT, "aborted"), (COMMIT, "committed"), (OPEN, "of an open transaction")):
-        wrong = (expected == kind) & (outcome != kind)
+        wrong = (expected == kind) & (runs["outcome"] != kind)
         findings.add_all(runs["first"][wrong], f"data was {name} before, but its transaction now ends differently")
 
 
-def _check_markers(before: Transactions, after: Transactions, pair: LogPair, findings: Findings) -> None:
+def _check_markers(before: Rows, after: Rows, pair: LogPair, findings: Findings) -> None:
     """Rule 2; a violation is at the offset of a dropped marker."""
-    retained_markers = after.events[after.events["kind"] != DATA]
-    dropped = (before.events["kind"] != DATA) & ~np.isin(before.events["last"], retained_markers["last"])
-    dropped_rows = np.flatnonzero(dropped)
-    if not len(dropped_rows):
+    rows = np.flatnonzero((before["kind"] != DATA) & ~np.isin(before["last"], after["last"][after["kind"] != DATA]))
+    if not len(rows):
         return
     # a marker's data is the event before it, if that is a run of data of the same producer
-    producer, first = before.events["producer_id"], before.events["first"]
-    after_data = (before.events["kind"][:-1] == DATA) & (producer[:-1] == producer[1:])
-    data_first = np.full(len(before.events), -1, np.int64)
-    data_first[1:] = np.where(after_data, first[:-1], -1)
-    retained = after.events[after.is_data]
-    row_of = _following(retained, producer[dropped_rows], data_first[dropped_rows])
+    producer, first, dropped = before["producer_id"], before["first"], before[rows]
+    data_first = np.full(len(before), -1, np.int64)
+    data_first[1:] = np.where((before["kind"][:-1] == DATA) & (producer[:-1] == producer[1:]), first[:-1], -1)
+    retained = after[after["kind"] == DATA]
+    row_of = following(retained, dropped["producer_id"], data_first[rows])
     retained_first = np.where(row_of >= 0, retained["first"][row_of] if len(retained) else 0, np.int64(-1))
-    has_data = (data_first[dropped_rows] >= 0) & (row_of >= 0) & (retained_first < before.events["last"][dropped_rows])
-    message = "transaction marker is missing though data of its transaction is retained"
-    findings.add_all(before.events["last"][dropped_rows[has_data]], message)
+    has_data = (data_first[rows] >= 0) & (row_of >= 0) & (retained_first < dropped["last"])
+    findings.add_all(dropped["last"][has_data], "transaction marker is missing though data of its transaction is retained")
     if pair.rules.mtime_only:
         mtime_ms = np.array([segment.mtime_ms for segment in pair.before.segments], np.int64)
         bases = np.array([segment.base_offset for segment in pair.before.segments], np.int64)
-        segment = np.searchsorted(bases, before.events["last"][dropped_rows], "right") - 1
-        early = ~has_data & (mtime_ms[segment] > legacy_delete_horizon_ms(pair))
-        findings.add_all(
-            before.events["last"][dropped_rows[early]], "transaction marker is missing before its segment is old enough"
-        )
-    elif not pair.rules.several_rounds:
-        early = ~has_data & (before.events["horizon_ms"][dropped_rows] > pair.rules.now_ms)
-        findings.add_all(before.events["last"][dropped_rows[early]], "transaction marker is missing before its delete horizon")
+        early = mtime_ms[np.searchsorted(bases, dropped["last"], "right") - 1] > legacy_delete_horizon_ms(pair)
+        message = "transaction marker is missing before its segment is old enough"
+    else:
+        early = dropped["horizon_ms"] > (LONG_MAX if pair.rules.several_rounds else pair.rules.now_ms)
+        message = "transaction marker is missing before its delete horizon"
+    findings.add_all(dropped["last"][~has_data & early], message)
 
 
-def _check_open(before: Transactions, log: WalkedLog) -> None:
+def _check_open(before: Rows, log: WalkedLog) -> None:
     """Rule 4; a violation is at the first offset of an open transaction."""
     before_side, after_side = log.pair.before, log.pair.after
     if after_side.cleaned_to is not None and after_side.cleaned_to != before_side.cleaned_to:
-        first = before.events["first"][_is_open(before, log.before)]
+        first = _open_data(before, log.before)["first"]
         past = first[(first < after_side.cleaned_to) & (first >= after_side.log_start_offset)]
         log.findings.add_all(past, f"{CLEANER_OFFSETS} is past this offset, the first of an open transaction")
 
 
-def _check_retained(before: Transactions, after: Transactions, log: WalkedLog) -> None:
+def _check_retained(before: Rows, after: Rows, log: WalkedLog) -> None:
     """Rule 5; a violation is at the last offset of the producer's batch, or at the first of the transaction."""
-    opened, still_open = _first_of_open(before, log.before), _first_of_open(after, log.after)
+    opened, still_open = (
+        dict(_open_data(txns, walks)[["producer_id", "first"]].tolist())
+        for txns, walks in ((before, log.before), (after, log.after))
+    )
     for producer, first in opened.items():
         if still_open.get(producer) != first:
             log.findings.add(first, "first batch of an open transaction is missing")
@@ -192,20 +167,13 @@ def _newest_snapshot(last: SegmentWalk) -> tuple[int, set[int] | None]:
     return -1, None
 
 
-def _is_open(txns: Transactions, walks: Sequence[SegmentWalk]) -> Bools:
-    """Whether each event is data of a transaction that a broker counts as open: bool[n]."""
-    events = txns.events
-    is_open: Bools = txns.is_data & (txns.outcome == OPEN)
-    if is_open.any():
+def _open_data(txns: Rows, walks: Sequence[SegmentWalk]) -> Rows:
+    """The runs of data of transactions that a broker counts as open."""
+    data: Rows = txns[(txns["kind"] == DATA) & (txns["outcome"] == OPEN)]
+    if len(data):
         offset, known = _newest_snapshot(walks[-1])
-        is_open &= (events["last"] >= offset) | np.isin(events["producer_id"], list(known or ()))
-    return is_open
-
-
-def _first_of_open(txns: Transactions, walks: Sequence[SegmentWalk]) -> dict[int, int]:
-    """First offsets of open transactions, by producer."""
-    events = txns.events[_is_open(txns, walks)]
-    return dict(zip(events["producer_id"].tolist(), events["first"].tolist(), strict=True))
+        data = data[(data["last"] >= offset) | np.isin(data["producer_id"], list(known or ()))]
+    return data
 
 
 class _State(NamedTuple):
@@ -230,32 +198,23 @@ def _states(walks: list[SegmentWalk]) -> dict[int, _State]:
     return states
 
 
-def _check_index(before_txns: Transactions, after_txns: Transactions, log: WalkedLog) -> None:
+def _check_index(before_txns: Rows, after_txns: Rows, log: WalkedLog) -> None:
     """Rule 3; a violation is at the first offset of data without an entry, or at the marker of a wrong entry."""
     pair, after = log.pair, log.after
     source_entries = _entries(_consistent(log.before, before_txns, pair.before.log_start_offset))
-    ends = np.array([walk.next_offset for walk in after], np.int64)
-    indexed = [_entries([walk]) for walk in after]
-    aborted = after_txns.is_data & (after_txns.outcome == ABORT) & (after_txns.events["last"] >= pair.after.log_start_offset)
-    for event, marker in zip(after_txns.events[aborted].tolist(), after_txns.marker[aborted].tolist(), strict=True):
-        segment = int(np.searchsorted(ends, marker, "right"))
-        entry = (event[0], marker)
-        if segment == len(after) or (after[segment].unchanged and entry not in source_entries):
-            continue
-        first, _ = indexed[segment].get(entry, (marker, marker))
-        if first > event[1]:
-            log.findings.add(event[1], f"{TXNINDEX} has no entry for this aborted data")
+    for segment, first, entry in _not_indexed(after, after_txns, pair.after.log_start_offset):
+        if not after[segment].unchanged or entry in source_entries:
+            log.findings.add(first, f"{TXNINDEX} has no entry for this aborted data")
     changed = [np.empty(0, TXN_ROW), *(walk.txns for walk in after if not walk.unchanged)]
     _check_entries(np.concatenate(changed), source_entries, after_txns, log.findings)
 
 
 def _check_entries(
-    entries: Rows, source_entries: dict[tuple[int, int], tuple[int, int]], txns: Transactions, findings: Findings
+    entries: Rows, source_entries: dict[tuple[int, int], tuple[int, int]], txns: Rows, findings: Findings
 ) -> None:
     """Entries end at ABORT markers, equal those of ``before``, and cover aborted data only. Last stable offsets may be lower: a
     segment that was not flushed is indexed again, and a search of its entries ends no earlier."""
-    markers = txns.events[txns.events["kind"] == ABORT]
-    abort_markers = set(zip(markers["producer_id"].tolist(), markers["last"].tolist(), strict=True))
+    abort_markers = _abort_markers(txns)
     for producer, first, last, stable in entries.tolist():
         if (producer, last) not in abort_markers:
             findings.add(last, f"{TXNINDEX} has an entry without an abort marker")
@@ -267,27 +226,38 @@ def _check_entries(
     findings.add_all(covered[covered >= 0], f"{TXNINDEX} entry covers data that is not aborted")
 
 
-def _consistent(walks: list[SegmentWalk], txns: Transactions, log_start_offset: int) -> list[SegmentWalk]:
+def _consistent(walks: list[SegmentWalk], txns: Rows, log_start_offset: int) -> list[SegmentWalk]:
     """The segments of before whose transaction indexes fit the markers: a run rebuilds the others."""
     entries = np.concatenate([np.empty(0, TXN_ROW), *(walk.txns for walk in walks)])
     owner = np.repeat(np.arange(len(walks)), [len(walk.txns) for walk in walks])
-    markers = txns.events[txns.events["kind"] == ABORT]
-    row_of = _following(markers, entries["producer_id"], entries["last_offset"])
-    ends = row_of >= 0
-    ends[ends] = markers["last"][row_of[ends]] == entries["last_offset"][ends]
-    wrong = set(owner[~ends | (_covered(entries, txns) >= 0)].tolist())
-    indexed, next_offsets = _entries(walks), np.array([walk.next_offset for walk in walks], np.int64)
-    aborted = txns.is_data & (txns.outcome == ABORT) & (txns.events["last"] >= log_start_offset)
-    for event, marker in zip(txns.events[aborted].tolist(), txns.marker[aborted].tolist(), strict=True):
-        if indexed.get((event[0], marker), (marker, marker))[0] > event[1]:
-            wrong.add(int(np.searchsorted(next_offsets, marker, "right")))
+    abort_markers = _abort_markers(txns)
+    unfit = np.array([(producer, last) not in abort_markers for producer, _, last, _ in entries.tolist()], np.bool_)
+    wrong = set(owner[unfit | (_covered(entries, txns) >= 0)].tolist())
+    wrong.update(segment for segment, *_ in _not_indexed(walks, txns, log_start_offset))
     return [walk for number, walk in enumerate(walks) if number not in wrong]
 
 
-def _covered(entries: Rows, txns: Transactions) -> Int64s:
+def _abort_markers(txns: Rows) -> set[tuple[int, int]]:
+    """Producer and offset of each ABORT marker."""
+    return set(txns[["producer_id", "last"]][txns["kind"] == ABORT].tolist())
+
+
+def _not_indexed(walks: list[SegmentWalk], txns: Rows, log_start_offset: int) -> Iterator[tuple[int, int, tuple[int, int]]]:
+    """The aborted data without an entry in the transaction index of its marker's segment: the segment's number, the first
+    offset of the data, and its producer and marker."""
+    ends = np.array([walk.next_offset for walk in walks], np.int64)
+    indexed = [_entries([walk]) for walk in walks]
+    aborted = aborted_data(txns[txns["last"] >= log_start_offset])
+    for producer, first, marker in aborted[["producer_id", "first", "last"]].tolist():
+        segment, entry = int(np.searchsorted(ends, marker, "right")), (producer, marker)
+        if segment < len(walks) and indexed[segment].get(entry, entry[1:])[0] > first:
+            yield segment, first, entry
+
+
+def _covered(entries: Rows, txns: Rows) -> Int64s:
     """The first offset of data in each entry that is not aborted, -1 without any: int64[n]."""
-    others = txns.events[txns.is_data & (txns.outcome != ABORT)]
-    row_of = _following(others, entries["producer_id"], entries["first_offset"])
+    others = txns[(txns["kind"] == DATA) & (txns["outcome"] != ABORT)]
+    row_of = following(others, entries["producer_id"], entries["first_offset"])
     first = np.full(len(entries), -1, np.int64)
     first[row_of >= 0] = others["first"][row_of[row_of >= 0]]
     first[first >= entries["last_offset"]] = -1
@@ -299,19 +269,13 @@ def _entries(walks: list[SegmentWalk]) -> dict[tuple[int, int], tuple[int, int]]
     return {(row[0], row[2]): (row[1], row[3]) for walk in walks for row in walk.txns.tolist()}
 
 
-def _following(events: Rows, producer: Int64s, offset: Int64s) -> Int64s:
-    """``following`` over events."""
-    return following(producer, offset, events["producer_id"], events["last"])
+def following(rows: Rows, producer: Int64s, offset: Int64s) -> Int64s:
+    """For each ``(producer, offset)``, int64[m], the row of that producer with the lowest ``last`` at or past the offset, -1 if
+    there is none: int64[m].
 
-
-def following(producer: Int64s, offset: Int64s, producers: Int64s, ends: Int64s) -> Int64s:
-    """For each ``(producer, offset)`` the row of that producer with the lowest end at or past the offset, -1 if there is none.
-
-    :param producer, offset: int64[m]
-    :param producers, ends: int64[n], producer and end of each row, in any order
-    :returns: int64[m]
+    :param rows: ``producer_id`` and ``last``, in any order
     """
-    result = np.full(len(offset), -1, np.int64)
+    producers, ends, result = rows["producer_id"], rows["last"], np.full(len(offset), -1, np.int64)
     if not len(producers) or not len(offset):
         return result
     is_row = np.repeat([0, 1], [len(offset), len(producers)]).astype(np.int8)
@@ -320,7 +284,7 @@ def following(producer: Int64s, offset: Int64s, producers: Int64s, ends: Int64s)
     row_of = np.minimum.accumulate(row_of[::-1])[::-1]
     queries = order[is_row[order] == 0]
     positions = row_of[is_row[order] == 0]
-    rows = np.where(positions < len(order), order[np.minimum(positions, len(order) - 1)] - len(offset), -1)
-    rows[(rows >= 0) & (producers[np.maximum(rows, 0)] != producer[queries])] = -1
-    result[queries] = rows
+    found = np.where(positions < len(order), order[np.minimum(positions, len(order) - 1)] - len(offset), -1)
+    found[(found >= 0) & (producers[np.maximum(found, 0)] != producer[queries])] = -1
+    result[queries] = found
     return result

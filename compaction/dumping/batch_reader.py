@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from compaction.files.filesystem import FileSystem
 from compaction.formats import message_set
 from compaction.formats.codecs import Codec, decompress
 from compaction.formats.message_set import HEADER_V0, HEADER_V1, LEAST_BYTES_V0, parse_message_entry
-from compaction.formats.primitives import FormatError, crc32, crc32c
+from compaction.formats.primitives import FormatError, crc32c
 from compaction.formats.record_batch import (
     CRC_START,
     HEADER,

@@ -28,7 +28,7 @@ from compaction.errors import CorruptLogError, LogError, UsageError
 from compaction.files.filesystem import FileSystem
 from compaction.files.segment_file import SegmentFile
 from compaction.files.text_files import MAX_INDEX_BYTES, read_small
-from compaction.formats.indexes import read_offset_index, read_time_index
+from compaction.formats.indexes import SEGMENT_INDEXES
 from compaction.formats.message_set import MessageEntry, parse_message_entry
 from compaction.formats.primitives import FormatError
 from compaction.formats.record_batch import MAGIC, MAX_PLAIN_BYTES, RecordBatch, parse_batch
@@ -116,7 +116,7 @@ def _index(fs: FileSystem, target: Target, kind: str, base: int) -> NDArray[np.v
         data = b"" if fs.stat(path) is None else read_small(fs, path, "remove it", MAX_INDEX_BYTES)
     except CorruptLogError:
         data = b""
-    return read_offset_index(data, base) if kind == INDEX else read_time_index(data, base)
+    return SEGMENT_INDEXES[kind].read(data, base)
 
 
 _NAMED_BY_OFFSET = (LOG, INDEX, TIMEINDEX, TXNINDEX)

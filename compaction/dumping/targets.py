@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from compaction.files.filesystem import FileSystem, join, parent, storage_of
+from compaction.files.filesystem import DISK, FileSystem, join, parent, storage_of
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, parse_segment_file
 
 METADATA_SNAPSHOT = ".checkpoint"
@@ -33,9 +33,10 @@ class Target(NamedTuple):
     @classmethod
     def of(cls, path: str, working_dir: str) -> Target:
         """From a path or URI; URIs are not made absolute."""
-        storage = storage_of(path)
-        shown = storage.as_java(path)
-        return cls(path, shown, storage.absolute(shown, working_dir))
+        if storage_of(path) is not DISK:
+            return cls(path, path.rstrip("/"), path.rstrip("/"))
+        shown = re.sub("/+", "/", path).rstrip("/") or "/"
+        return cls(path, shown, shown if shown.startswith("/") else f"{working_dir.rstrip('/')}/{shown}")
 
     @property
     def name(self) -> str:

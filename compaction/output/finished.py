@@ -18,7 +18,7 @@ import logging
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -32,12 +32,11 @@ from compaction.files.contents import read_range
 from compaction.files.durable import replace_file
 from compaction.files.filesystem import DiskFileSystem, FileRange, FileStat, FileSystem, base_name, join, parent, storage_of
 from compaction.files.local import LocalFileSystem
-from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, Manifests, is_late, is_significant
-from compaction.files.mixed import MixedFileSystem
-from compaction.files.object_output import OutputFileSystem
+from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, Manifests, is_late
+from compaction.files.mixed import MixedFileSystem, OutputFileSystem
 from compaction.files.object_store import ObjectFile, objects_below
 from compaction.files.uri import is_inside, resolved
-from compaction.names import LOCK, LogLocation
+from compaction.names import LOCK, is_significant
 from compaction.screen.amounts import counted
 
 _LOG = logging.getLogger(__name__)
@@ -117,8 +116,8 @@ def is_done(request: CompactionRequest) -> bool:
     """
     if request.output_dir is None:
         return False
-    output_dir, output = request.output_dir, _output(request.output_dir)
-    manifest = None if request.dry_run else output.manifest()
+    output_dir = request.output_dir
+    manifest = None if request.dry_run else read_finished(output_dir)
     if manifest is None:
         return False
     differing = differences(manifest.request, request.call)
@@ -126,11 +125,12 @@ def is_done(request: CompactionRequest) -> bool:
         if differing:
             message = f"--output-dir has the output of another request: it differs in {', '.join(differing)}"
             raise UsageError(message, path=output_dir, hint="name another directory, or give --replace")
-        lacking = _lacking(manifest, request.logs)
+        folders = {folder.rpartition("/")[2] for folder in manifest.folders}
+        lacking = [str(log.topic_partition) for log in request.logs if base_name(log.path) not in folders]
         if lacking:
             message = f"the finished output lacks {counted(len(lacking), 'log')}, failed or new, the first is {lacking[0]}"
             raise StorageError(message, path=output_dir, hint="give --replace to write it again")
-        problem = problem_of(output.files, output_dir, manifest, output.listed(manifest, is_significant))
+        problem = problem_of(_files_of(output_dir), output_dir, manifest, _listed(output_dir, manifest, is_significant))
         if problem is not None:
             hint = "remove it and run again, or name a new directory"
             raise StorageError(f"the finished output is not what was written: {problem}", path=output_dir, hint=hint)
@@ -141,61 +141,33 @@ def is_done(request: CompactionRequest) -> bool:
     return True
 
 
-def read_finished(output_dir: str) -> Manifest | None:
+def read_finished(output_dir: str, files: DiskFileSystem | None = None) -> Manifest | None:
     """The manifest of a finished output; ``None`` if there is none, or if it is unfinished.
 
+    :param files: of a disk
     :raises CorruptLogError: it is malformed
     """
-    return _output(output_dir).manifest()
-
-
-class _OnDisk:
-    """An output on a disk, finished or not."""
-
-    #: what is missing if there is no manifest
-    unfinished = f"this directory has no {FINISHED}: it is not an output of a run with --replace or --if-done"
-
-    def __init__(self, path: str, files: DiskFileSystem) -> None:
-        self._path, self.files = path, files
-
-    def manifest(self) -> Manifest | None:
-        path = join(self._path, FINISHED)
-        stat = self.files.stat(path)
-        return None if stat is None or not stat.is_file else Manifest.parse(self.files.read_bytes(path), path)
-
-    def write_manifest(self, data: bytes) -> None:
-        replace_file(self.files, join(self._path, FINISHED), data)
-
-    def listed(self, manifest: Manifest, matters: Callable[[str], bool]) -> dict[str, FileStat]:
-        """Everything there, by relative path."""
-        return files_below(self.files, self._path)
-
-
-class _InStore:
-    """An output in a store, finished or not."""
-
-    unfinished = f"this is not a finished output: it has no {MANIFEST}"
-
-    def __init__(self, path: str) -> None:
-        self._path, self.files = path, MixedFileSystem()
-
-    def manifest(self) -> Manifest | None:
-        listed = objects_below(self._path)
+    if not storage_of(output_dir).renames:
+        objects = objects_below(output_dir)
         # an unfinished output is replaced by any run
-        return Manifests().manifest(self._path) if MANIFEST in listed and MARKER not in listed else None
-
-    def write_manifest(self, data: bytes) -> None:
-        OutputFileSystem().write_file(join(self._path, MANIFEST), data)
-
-    def listed(self, manifest: Manifest, matters: Callable[[str], bool]) -> dict[str, FileStat]:
-        """The objects of the output, and others whose names matter, by relative path."""
-        names = {entry.path for entry in manifest.files}
-        objects = {name: stat for name, stat in objects_below(self._path).items() if name != MANIFEST}
-        return {name: stat for name, stat in objects.items() if name in names or matters(base_name(name))}
+        return Manifests().manifest(output_dir) if MANIFEST in objects and MARKER not in objects else None
+    fs, path = _files_of(output_dir, files), join(output_dir, FINISHED)
+    stat = fs.stat(path)
+    return None if stat is None or not stat.is_file else Manifest.parse(fs.read_bytes(path), path)
 
 
-def _output(path: str, files: DiskFileSystem | None = None) -> _OnDisk | _InStore:
-    return _OnDisk(path, files or LocalFileSystem()) if storage_of(path).renames else _InStore(path)
+def _files_of(output_dir: str, files: DiskFileSystem | None = None) -> DiskFileSystem:
+    return files or LocalFileSystem() if storage_of(output_dir).renames else MixedFileSystem()
+
+
+def _listed(
+    output_dir: str, manifest: Manifest, matters: Callable[[str], bool], files: DiskFileSystem | None = None
+) -> dict[str, FileStat]:
+    """The files of an output by relative path: on a disk everything, in a store its objects and others whose names matter."""
+    if storage_of(output_dir).renames:
+        return files_below(_files_of(output_dir, files), output_dir)
+    names, objects = {entry.path for entry in manifest.files}, objects_below(output_dir)
+    return {name: stat for name, stat in objects.items() if name != MANIFEST and (name in names or matters(base_name(name)))}
 
 
 def uncertified(request: CompactionRequest) -> CompactionRequest:
@@ -209,11 +181,14 @@ def record_request(output_dir: str, call: Mapping[str, Any]) -> None:
 
     :raises StorageError: it is not finished, or the file system refused
     """
-    output = _output(output_dir)
-    manifest = output.manifest()
+    manifest = read_finished(output_dir)
     if manifest is None:
         raise StorageError("is not a finished output", path=output_dir, hint="let one run at a time write there")
-    output.write_manifest(replace(manifest, request=call).to_json())
+    data = replace(manifest, request=call).to_json()
+    if storage_of(output_dir).renames:
+        replace_file(LocalFileSystem(), join(output_dir, FINISHED), data)
+    else:
+        OutputFileSystem().write_file(join(output_dir, MANIFEST), data)
 
 
 def differences(written: Mapping[str, Any] | None, asked: Mapping[str, Any] | None) -> list[str]:
@@ -229,12 +204,14 @@ def find_manifest(output_dir: str, option: str, hint: str, files: DiskFileSystem
     :raises UsageError: it is not finished
     :raises CorruptLogError: the manifest is malformed
     """
-    output = _output(output_dir, files)
-    if storage_of(output_dir).renames and output.files.stat(output_dir) is None:
+    on_disk = storage_of(output_dir).renames
+    if on_disk and _files_of(output_dir, files).stat(output_dir) is None:
         raise UsageError(f"{option}: no such directory", path=output_dir, hint="name the output of an earlier run")
-    manifest = output.manifest()
+    manifest = read_finished(output_dir, files)
     if manifest is None:
-        raise UsageError(f"{option}: {output.unfinished}", path=output_dir, hint=hint)
+        problem = f"this directory has no {FINISHED}: it is not an output of a run with --replace or --if-done"
+        problem = problem if on_disk else f"this is not a finished output: it has no {MANIFEST}"
+        raise UsageError(f"{option}: {problem}", path=output_dir, hint=hint)
     return manifest
 
 
@@ -253,13 +230,13 @@ def require_replaceable(
     if not may_replace:
         hint = "name a new directory, or give --replace if it is an earlier output"
         raise UsageError("--output-dir exists and is not empty", path=output_dir, hint=hint)
-    output = _output(output_dir, files)
     manifest = find_manifest(output_dir, "--replace", "remove it yourself if it is not needed, or name a new directory", files)
-    holder = output.files.lock_holder(output_dir)
+    fs = _files_of(output_dir, files)
+    holder = fs.lock_holder(output_dir)
     if holder is not None:
         raise LockedError(f"--replace: {holder} uses this output", path=output_dir, hint="stop it, or name a new directory")
-    listed = output.listed(manifest, lambda name: not is_late(name))
-    require_as_written(output_dir, problem_of(output.files, output_dir, manifest, listed))
+    listed = _listed(output_dir, manifest, lambda name: not is_late(name), files)
+    require_as_written(output_dir, problem_of(fs, output_dir, manifest, listed))
     return manifest, listed
 
 
@@ -288,7 +265,7 @@ def remove_leftovers(fs: DiskFileSystem, output_dir: str) -> None:
     own = {join(above, name): match[1] for name, match in hidden.items() if match and _is_own(fs, join(above, name))}
     for path in (path for path, suffix in own.items() if suffix == STAGED):
         # a shared lock creates no file: somebody may have planted a link here
-        fs.lock(path, shared=True).release()
+        fs.lock(path, shared=True).close()
         fs.remove_tree(path)
     retired = [path for path, suffix in own.items() if suffix == RETIRED]
     if retired and fs.stat(output_dir) is None:
@@ -298,19 +275,14 @@ def remove_leftovers(fs: DiskFileSystem, output_dir: str) -> None:
         fs.rename(retired.pop(), output_dir)
         fs.fsync_dir(above)
     for path in retired:
-        problem = _retired_problem(fs, path)
+        # a killed run may have replaced it before it compared it
+        manifest = read_finished(path, fs)
+        problem = f"it has no {FINISHED}" if manifest is None else problem_of(fs, path, manifest, files_below(fs, path))
         if problem is None:
             fs.remove_tree(path)
         else:
-            _LOG.warning(
-                "%s: keeping this replaced output, as it has changed: %s; remove it if it is not needed", path, problem
-            )
-
-
-def _retired_problem(fs: DiskFileSystem, path: str) -> str | None:
-    """The changes in an output that a killed run replaced, before it compared and removed it."""
-    manifest = _OnDisk(path, fs).manifest()
-    return f"it has no {FINISHED}" if manifest is None else problem_of(fs, path, manifest, files_below(fs, path))
+            message = "%s: keeping this replaced output, as it has changed: %s; remove it if it is not needed"
+            _LOG.warning(message, path, problem)
 
 
 def _is_own(fs: FileSystem, path: str) -> bool:
@@ -320,21 +292,8 @@ def _is_own(fs: FileSystem, path: str) -> bool:
 
 def problem_of(fs: FileSystem, output_dir: str, manifest: Manifest, listed: Mapping[str, FileStat]) -> str | None:
     """The first difference of an output, with these names, from what was written."""
-    problem = _problem(manifest.files, listed)
-    if problem is not None:
-        return problem
-    files = (entry for entry in manifest.files if not entry.path.endswith("/"))
-    # objects of a copy under another URI may have other ETags; files have none
-    etags = manifest.place in (None, output_dir)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        problems = pool.map(lambda entry: _content_problem(fs, join(output_dir, entry.path), entry, etags=etags), files)
-        return next((issue for issue in problems if issue is not None), None)
-
-
-def _problem(entries: Iterable[Entry], listed: Mapping[str, FileStat]) -> str | None:
-    """The first difference of names, kinds and sizes."""
     unmatched = dict(listed)
-    for entry in entries:
+    for entry in manifest.files:
         stat = unmatched.pop(entry.path, None)
         if stat is None:
             return f"{entry.path} is missing"
@@ -342,7 +301,14 @@ def _problem(entries: Iterable[Entry], listed: Mapping[str, FileStat]) -> str | 
             return f"{entry.path} is not a file"
         if stat.size != entry.size:
             return f"{entry.path} has {stat.size} bytes, {entry.size} were written"
-    return next((f"{name} is new" for name in sorted(unmatched)), None)
+    if unmatched:
+        return f"{min(unmatched)} is new"
+    files = (entry for entry in manifest.files if not entry.path.endswith("/"))
+    # objects of a copy under another URI may have other ETags; files have none
+    etags = manifest.place in (None, output_dir)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        problems = pool.map(lambda entry: _content_problem(fs, join(output_dir, entry.path), entry, etags=etags), files)
+        return next((issue for issue in problems if issue is not None), None)
 
 
 def _content_problem(fs: FileSystem, path: str, entry: Entry, *, etags: bool) -> str | None:
@@ -357,12 +323,6 @@ def _content_problem(fs: FileSystem, path: str, entry: Entry, *, etags: bool) ->
         # what is read of an output in a store is compared with its manifest, too
         return f"{entry.path} has other contents"
     return None if content.hexdigest() == entry.xxh3_128 else f"{entry.path} has other contents"
-
-
-def _lacking(manifest: Manifest, logs: Iterable[LogLocation]) -> list[str]:
-    """The selected logs that are not in the output."""
-    folders = {folder.rpartition("/")[2] for folder in manifest.folders}
-    return [str(log.topic_partition) for log in logs if base_name(log.path) not in folders]
 
 
 def files_below(fs: FileSystem, directory: str, prefix: str = "") -> dict[str, FileStat]:

@@ -124,6 +124,5 @@ def _number(value: object) -> int:
 
 
 def remove_journal(fs: FileSystem, log_path: str) -> DurableSteps[None]:
-    """Ends the swap."""
     fs.unlink(join(log_path, JOURNAL))
     yield names_in(log_path)

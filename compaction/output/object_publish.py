@@ -12,7 +12,7 @@ An object store cannot rename a directory (see ``compaction.files.manifest``). S
 An interruption before step 4 leaves a prefix without a manifest. A failed run removes its objects and keeps the marker,
 because killed tasks may still upload under temporary names. Readers of a finished output do not see these names, and the next
 run removes them. An object store has no locks. If two runs begin at an empty prefix, one continues
-(``compaction.files.object_output``). If a run is repeated while it is active, the later run wins: the other one finds the
+(``compaction.files.mixed``). If a run is repeated while it is active, the later run wins: the other one finds the
 later marker and fails before it writes its manifest.
 
 To replace a finished output, the new one is written and finished under a name beside it. Then a marker that names the new one
@@ -33,7 +33,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -41,8 +41,8 @@ from compaction.config.request import CompactionRequest
 from compaction.errors import CorruptLogError, StorageError, UsageError
 from compaction.files.filesystem import DiskFileSystem, ReadableFileSystem, base_name, join, parent, split
 from compaction.files.local import LocalFileSystem
-from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, is_significant, marker, run_of, sources_of, staged_of
-from compaction.files.object_output import CLAIM, ONE_RUN, OutputFileSystem, marked_by, put_marker, require_own
+from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, Marker, marker
+from compaction.files.mixed import CLAIM, ONE_RUN, OutputFileSystem, marked_by, put_marker, require_own
 from compaction.files.object_store import (
     ObjectFile,
     delete_object,
@@ -53,14 +53,8 @@ from compaction.files.object_store import (
     stat_objects,
 )
 from compaction.files.uri import resolved
-from compaction.names import parse_partition_dir, parse_segment_file
-from compaction.output.finished import (
-    STAGED,
-    layout,
-    read_finished,
-    require_replaceable,
-    require_target,
-)
+from compaction.names import is_significant, parse_partition_dir, parse_segment_file
+from compaction.output.finished import STAGED, layout, read_finished, require_replaceable, require_target
 
 _LOG = logging.getLogger(__name__)
 _THREADS = 8
@@ -72,55 +66,6 @@ def marker_of(run: str, log_dirs: Sequence[str]) -> bytes:
     return marker(run, sources=[resolved(log_dir) for log_dir in log_dirs])
 
 
-class OwnNames:
-    """The names that objects of an output can have.
-
-    :param roots: by log directory, the URI that its output is written to
-    :param known: other names of the output's objects, relative to it
-    """
-
-    def __init__(self, disk: ReadableFileSystem, output_dir: str, roots: Mapping[str, str], known: Iterable[str] = ()) -> None:
-        self._disk, self._output_dir, self._roots, self._known = disk, output_dir, roots, frozenset(known)
-
-    def foreign(self, names: Iterable[str]) -> list[str]:
-        """The names, relative to the output, that none of its objects can have."""
-        return sorted(name for name in names if not self._has(name))
-
-    def _has(self, name: str) -> bool:
-        folder, file = join(self._output_dir, name).rsplit("/", 1)
-        if name in (MANIFEST, MARKER) or name.startswith(CLAIM) or name in self._known:
-            return True
-        # tasks may have written to a log that the source has no more
-        of_a_log = parse_segment_file(file) is not None and parse_partition_dir(base_name(folder)) is not None
-        of_a_directory = is_significant(file) and (folder in self._roots.values() or parse_partition_dir(base_name(folder)))
-        return bool(of_a_log or of_a_directory) or any(self._is_copied(log_dir, folder, file) for log_dir in self._roots)
-
-    def _is_copied(self, log_dir: str, folder: str, file: str) -> bool:
-        """Whether a log directory has a file that is copied to this name."""
-        root = self._roots[log_dir]
-        if folder != root and not folder.startswith(f"{root}/"):
-            return False
-        stat = self._disk.stat(join(log_dir, *filter(None, (folder[len(root) + 1 :], file))))
-        return stat is not None and stat.is_file
-
-
-def require_taken_over(output_dir: str, names: Sequence[str], own: OwnNames, log_dirs: Sequence[str]) -> None:
-    """Check that an unfinished output is one of a run over the same log directories.
-
-    :param names: the entries of the output
-    :raises UsageError: it is another run's, or has objects of somebody else
-    """
-    if not is_taken_over(output_dir, names, log_dirs):
-        sources = _sources(output_dir, names)
-        whose = "an export, or of an earlier version" if sources is None else f"a run over {', '.join(map(str, sources))}"
-        raise UsageError(f"--output-dir is the unfinished output of {whose}", path=output_dir, hint=_YOURSELF)
-    foreign = own.foreign(objects_below(output_dir))
-    if foreign:
-        message = f"--output-dir is an unfinished output with {foreign[0]}, which no run has written"
-        raise UsageError(message, path=output_dir, hint="move it away, or name another directory")
-    _LOG.warning("%s: removing the unfinished output of an earlier run", output_dir)
-
-
 def is_taken_over(output_dir: str, names: Sequence[str], log_dirs: Sequence[str]) -> bool:
     """Whether an output is that of a run over the same log directories, by its marker; one without a marker is finished."""
     marked = any(name == MARKER or name.startswith(CLAIM) for name in names)
@@ -129,60 +74,92 @@ def is_taken_over(output_dir: str, names: Sequence[str], log_dirs: Sequence[str]
 
 def _sources(output_dir: str, names: Sequence[str]) -> list[str] | None:
     mark = MARKER if MARKER in names else next(name for name in names if name.startswith(CLAIM))
-    return sources_of(read_whole(join(output_dir, mark)))
+    return Marker.parse(read_whole(join(output_dir, mark))).sources
 
 
 class ObjectTarget:
     """See ``Target``. Begin with :meth:`begin`.
 
-    :param own: the names that its objects can have
+    :param disk: reads the log directories
     :param replaced: the URI at which this output appears, if that is not its own, and the run whose output is replaced there,
         or this one if there is none
+    :param known: names of its objects, relative to it, besides those of files of logs and of the log directories
     """
 
-    def __init__(self, place: str, run: str, own: OwnNames, replaced: tuple[str, str | None] | None = None) -> None:
+    def __init__(
+        self,
+        disk: ReadableFileSystem,
+        place: str,
+        run: str,
+        log_dirs: Sequence[str],
+        replaced: tuple[str, str | None] | None = None,
+        known: Iterable[str] = (),
+    ) -> None:
         self.files, self.place = OutputFileSystem(), place
-        self._run, self._own = run, own
+        self._disk, self._run, self._roots, self._known = disk, run, layout(place, log_dirs), frozenset(known)
         self._replaced, self._replacing = replaced, False
 
     @classmethod
     def begin(cls, disk: DiskFileSystem, output_dir: str, request: CompactionRequest) -> ObjectTarget:
-        """See ``Publication.begin``."""
+        """See ``Publication``."""
         output, run, log_dirs = OutputFileSystem(), uuid.uuid4().hex, request.log_dirs
         require_target(output_dir, log_dirs)
         complete_replacement(output_dir)
         names = output.listdir(output_dir)
         replaced = bool(names) and not _is_unfinished(output_dir, names)
         if not replaced and request.check_copy is None:
-            return cls._at(disk, output_dir, run, log_dirs, names)
+            return cls(disk, output_dir, run, log_dirs)._marked(names)
         earlier = require_replaceable(output_dir, may_replace=request.replace)[0].run if replaced else run
         if not split(output_dir)[1]:
             hint = "name a prefix in it: the new output is first written beside it"
             raise UsageError("--output-dir is a whole bucket", path=output_dir, hint=hint)
         if not replaced:
-            cls._at(disk, output_dir, run, log_dirs, names)
+            cls(disk, output_dir, run, log_dirs)._marked(names)
         _remove_staged(output, output_dir, log_dirs)
-        return cls._at(disk, f"{output_dir}.{run}{STAGED}", run, log_dirs, [], (output_dir, earlier))
+        return cls(disk, f"{output_dir}.{run}{STAGED}", run, log_dirs, (output_dir, earlier))._marked([])
 
-    @classmethod
-    def _at(
-        cls,
-        disk: DiskFileSystem,
-        place: str,
-        run: str,
-        log_dirs: Sequence[str],
-        names: Sequence[str],
-        replaced: tuple[str, str | None] | None = None,
-    ) -> ObjectTarget:
-        """Mark a prefix with these names, which is empty or has an unfinished output."""
-        output, target = OutputFileSystem(), cls(place, run, OwnNames(disk, place, layout(place, log_dirs)), replaced)
-        if names:
-            require_taken_over(place, names, target._own, log_dirs)
-            output.write_file(join(place, MARKER), marker_of(run, log_dirs))
-            target._remove(name for name in names if name != MARKER)
-        else:
-            put_marker(output, place, run, marker_of(run, log_dirs))
-        return target
+    def _marked(self, names: Sequence[str]) -> ObjectTarget:
+        """Itself, with a marker beside these names: none, or those of an unfinished output, which is removed.
+
+        :raises UsageError: it has one of a run over other log directories, or objects of somebody else
+        """
+        place, log_dirs = self.place, list(self._roots)
+        if not names:
+            put_marker(self.files, place, self._run, marker_of(self._run, log_dirs))
+            return self
+        if not is_taken_over(place, names, log_dirs):
+            sources = _sources(place, names)
+            whose = "an export, or of an earlier version" if sources is None else f"a run over {', '.join(map(str, sources))}"
+            raise UsageError(f"--output-dir is the unfinished output of {whose}", path=place, hint=_YOURSELF)
+        foreign = self.foreign(objects_below(place))
+        if foreign:
+            message = f"--output-dir is an unfinished output with {foreign[0]}, which no run has written"
+            raise UsageError(message, path=place, hint="move it away, or name another directory")
+        _LOG.warning("%s: removing the unfinished output of an earlier run", place)
+        self.files.write_file(join(place, MARKER), marker_of(self._run, log_dirs))
+        self._remove(name for name in names if name != MARKER)
+        return self
+
+    def foreign(self, names: Iterable[str]) -> list[str]:
+        """The names, relative to the output, that none of its objects can have."""
+        return sorted(name for name in names if not self._has(name))
+
+    def _has(self, name: str) -> bool:
+        folder, file = join(self.place, name).rsplit("/", 1)
+        if name in (MANIFEST, MARKER) or name.startswith(CLAIM) or name in self._known:
+            return True
+        of_log = parse_partition_dir(base_name(folder)) is not None
+        # tasks may have written to a log that the source has no more
+        if (of_log and parse_segment_file(file) is not None) or (
+            is_significant(file) and (of_log or folder in self._roots.values())
+        ):
+            return True
+        for log_dir, root in self._roots.items():
+            if f"{folder}/".startswith(f"{root}/"):
+                stat = self._disk.stat(join(log_dir, *filter(None, (folder[len(root) + 1 :], file))))
+                if stat is not None and stat.is_file:
+                    return True
+        return False
 
     def promote(self, source: str, path: str, size: int) -> None:
         require_stored(source, self.files.stat(source), size)
@@ -192,13 +169,15 @@ class ObjectTarget:
         require_own(self.place, self._run)
 
     def commit(self, written: Manifest, check: Callable[[str], None]) -> None:
-        if self._replaced is None:
-            self.finish(written)
-            return
         # with the marker of its own run it can be read, and it is removed by the next run if this one is killed
         self._write_manifest(written)
         check(self.place)
-        self._remove_marker()
+        try:
+            delete_object(join(self.place, MARKER))
+        except StorageError as error:
+            _LOG.warning("%s; the output is complete nevertheless", error)
+        if self._replaced is None:
+            return
         replaced, run = self._replaced
         if run == self._run:
             require_own(replaced, run)
@@ -206,11 +185,6 @@ class ObjectTarget:
             raise StorageError("another run has replaced this output", path=replaced, hint=ONE_RUN)
         self._replacing = True
         _replace(self.place, replaced)
-
-    def finish(self, written: Manifest) -> None:
-        """Check that every file of the output is there, and write the manifest."""
-        self._write_manifest(written)
-        self._remove_marker()
 
     def _write_manifest(self, written: Manifest) -> None:
         self.require_own()
@@ -226,12 +200,6 @@ class ObjectTarget:
         if read_whole(path) != data:
             raise StorageError("is not as it was written", path=path, hint="run again; the store has changed it")
 
-    def _remove_marker(self) -> None:
-        try:
-            delete_object(join(self.place, MARKER))
-        except StorageError as error:
-            _LOG.warning("%s; the output is complete nevertheless", error)
-
     def _keep_only(self, files: Sequence[Entry]) -> list[int]:
         """Check that the output's objects exist and remove others that a run has written; returns the modification time, ms,
         of each.
@@ -242,7 +210,7 @@ class ObjectTarget:
         for entry in files:
             require_stored(join(self.place, entry.path), objects.get(entry.path), entry.size)
         others = objects.keys() - {MARKER, *(entry.path for entry in files)}
-        for name in others.difference(self._own.foreign(others)):
+        for name in others.difference(self.foreign(others)):
             delete_object(join(self.place, name))
         return [objects[entry.path].mtime_ns // 1_000_000 for entry in files]
 
@@ -278,7 +246,7 @@ class ObjectTarget:
 
     def _remove(self, names: Iterable[str]) -> None:
         """Remove entries of the output, but for objects that no run has written."""
-        found, foreign = list_directory(self.place), self._own.foreign(objects_below(self.place))
+        found, foreign = list_directory(self.place), self.foreign(objects_below(self.place))
         for name in names:
             path = join(self.place, name)
             is_dir = name in found and found[name].is_dir
@@ -303,7 +271,7 @@ def complete_replacement(output_dir: str) -> None:
     path = join(output_dir, MARKER)
     if stat_objects([path])[0] is None:
         return
-    staged = staged_of(read_whole(path))
+    staged = Marker.parse(read_whole(path)).staged
     # the name in a marker is only believed if it is one that a run gives to its output
     if staged is None or not _is_staged(staged, output_dir) or read_finished(staged) is None:
         return
@@ -318,14 +286,14 @@ def _replace(staged: str, output_dir: str) -> None:
         raise StorageError("the output to be put in place is unfinished", path=staged, hint=ONE_RUN)
     earlier = _any_manifest(output_dir)
     names = () if earlier is None else (entry.path for entry in earlier.files)
-    copy = ObjectTarget(output_dir, manifest.run, OwnNames(LocalFileSystem(), output_dir, {}, names))
+    copy = ObjectTarget(LocalFileSystem(), output_dir, manifest.run, (), known=names)
     copy.files.write_file(join(output_dir, MARKER), marker(manifest.run, staged))
     for folder in manifest.folders:
         copy.files.mkdir(join(output_dir, *filter(None, [folder])))
     paths = [entry.path for entry in manifest.files]
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(lambda path: copy.files.copy_within(join(staged, path), join(output_dir, path)), paths))
-    copy.finish(manifest)
+    copy.commit(manifest, lambda place: None)
     copy.files.remove_tree(staged)
 
 
@@ -358,4 +326,4 @@ def _is_unfinished(output_dir: str, names: Sequence[str]) -> bool:
         return True
     # a malformed one may be that of a finished output
     manifest = _any_manifest(output_dir)
-    return manifest is not None and manifest.run not in (None, run_of(read_whole(join(output_dir, MARKER))))
+    return manifest is not None and manifest.run not in (None, Marker.parse(read_whole(join(output_dir, MARKER))).run)

@@ -36,7 +36,7 @@ from compaction.config.request import CompactionRequest
 from compaction.errors import CorruptLogError, LogError, StorageError, UsageError
 from compaction.files.contents import digest_of
 from compaction.files.filesystem import DISK, OBJECTS, FileStat, FileSystem, base_name, join, parent, storage_of
-from compaction.files.manifest import Entry, Folder, Manifest, Scalar, SourceLog, SourceSegment
+from compaction.files.manifest import Entry, Folder, Scalar, SourceLog, SourceSegment
 from compaction.files.object_store import ObjectFile
 from compaction.files.overlay import Splice
 from compaction.files.segment_file import SegmentFile
@@ -133,21 +133,15 @@ class Continuation(NamedTuple):
 
 
 class PreviousCopy:
-    """A finished output of ``compact``, which is only read. Make it with :meth:`open`.
+    """A finished output of ``compact``, which is only read.
 
     :param request: of the next copy
     :param files: reads both
     :ivar roots: by log directory of the source, the directory of its logs in the copy
+    :raises UsageError: there is no such output, or not one that can be continued
     """
 
-    def __init__(self, path: str, manifest: Manifest, request: CompactionRequest, files: FileSystem) -> None:
-        self._path, self._manifest, self._now_ms, self._files = path, manifest, request.as_of_ms, files
-        self.roots = layout(path, request.log_dirs)
-        self._offsets: dict[tuple[str, str], Offsets] = {}
-
-    @classmethod
-    def open(cls, path: str, request: CompactionRequest, files: FileSystem) -> PreviousCopy:
-        """:raises UsageError: there is no such output, or not one that can be continued"""
+    def __init__(self, path: str, request: CompactionRequest, files: FileSystem) -> None:
         try:
             manifest = find_manifest(path, "--since", "make the first copy with --if-done, or with --replace")
         except LogError as error:
@@ -159,7 +153,9 @@ class PreviousCopy:
         if command != _COMMAND:
             message = f"--since: this is an output of {command}, which lacks records that the source has"
             raise UsageError(message, path=path, hint=f"name an output of {_COMMAND}")
-        return cls(path, manifest, request, files)
+        self._path, self._manifest, self._now_ms, self._files = path, manifest, request.as_of_ms, files
+        self.roots = layout(path, request.log_dirs)
+        self._offsets: dict[tuple[str, str], Offsets] = {}
 
     def require_same(self) -> None:
         """:raises StorageError: another run has replaced this output"""

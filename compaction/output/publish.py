@@ -23,7 +23,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from compaction.config.request import CompactionRequest
 from compaction.errors import StorageError, UsageError
@@ -75,8 +74,6 @@ from compaction.output.segment_writer import copy_recorded, copy_verified
 from compaction.output.swap import SwapGroup
 from compaction.rules.log_view import Segment
 
-EntryOf = Callable[[str], Entry | None]
-
 _THREADS = 8
 _CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
 _NOT_COPIED = frozenset((LOCK, MANIFEST, MARKER, FINISHED, *_CHECKPOINTS))
@@ -85,34 +82,30 @@ _ENTRY_BYTES = 12
 
 
 class LocalTarget:
-    """See ``Target``. Begin with :meth:`begin`.
+    """See ``Target``, and ``Publication``."""
 
-    :param earlier: the files of an output to be replaced, as they were when the run began
-    """
-
-    def __init__(
-        self, fs: DiskFileSystem, output_dir: str, staging: str, earlier: Mapping[str, FileStat] | None, *, replace: bool
-    ) -> None:
-        self.files, self._output_dir, self._staging = fs, output_dir, staging
-        self.place = join(staging, "data")
-        self._earlier, self._may_replace = earlier, replace
-        self._lock = fs.lock(staging)
-
-    @classmethod
-    def begin(cls, fs: DiskFileSystem, output_dir: str, request: CompactionRequest) -> LocalTarget:
-        """See ``Publication.begin``."""
+    def __init__(self, fs: DiskFileSystem, output_dir: str, request: CompactionRequest) -> None:
         output_dir = str(Path(output_dir).absolute())
         require_target(output_dir, request.log_dirs)
         remove_leftovers(fs, output_dir)
-        earlier = _check_target(fs, output_dir, may_replace=request.replace)
-        staging = hidden_name(output_dir, STAGED)
+        stat = fs.stat(output_dir)
+        #: the files of an output to be replaced, as they were when the run began
+        self._earlier: Mapping[str, FileStat] | None = None
+        if stat is not None and is_mount_point(output_dir):
+            hint = "name a new directory below it: the output appears by a rename, which a mount point refuses"
+            raise UsageError("--output-dir is a mount point", path=output_dir, hint=hint)
+        if stat is not None and (not stat.is_dir or fs.listdir(output_dir)):
+            self._earlier = require_replaceable(output_dir, fs, may_replace=request.replace)[1]
+        self.files, self._output_dir, self._may_replace = fs, output_dir, request.replace
+        self._staging = hidden_name(output_dir, STAGED)
+        self.place = join(self._staging, "data")
         try:
             fs.mkdir(parent(output_dir))
-            fs.mkdir(staging, private=True)
+            fs.mkdir(self._staging, private=True)
         except StorageError as error:
             hint = "name a directory in one that can be written"
             raise UsageError(f"--output-dir: {error.message}", path=output_dir, hint=hint) from error
-        return cls(fs, output_dir, staging, earlier, replace=request.replace)
+        self._lock = fs.lock(self._staging)
 
     def require_own(self) -> None:
         """No operation: a hidden directory has no other writer."""
@@ -157,7 +150,7 @@ class LocalTarget:
         with ExitStack() as locks:
             for root in _roots(earlier):
                 if fs.stat(join(output_dir, root)) is not None:
-                    locks.callback(fs.lock(join(output_dir, root).rstrip("/")).release)
+                    locks.enter_context(fs.lock(join(output_dir, root).rstrip("/")))
             if not self._exchange(retired, earlier):
                 fs.rename(output_dir, retired)
                 try:
@@ -191,7 +184,7 @@ class LocalTarget:
         return exchanged
 
     def abort(self, *, tasks_may_write: bool = False) -> None:
-        self._lock.release()
+        self._lock.close()
         self.files.remove_tree(self._staging)
 
 
@@ -214,76 +207,45 @@ def _identity(stat: FileStat) -> tuple[int, ...]:
     return () if stat.is_dir else (stat.is_file, stat.inode, stat.size, stat.mtime_ns, stat.ctime_ns)
 
 
-def _check_target(fs: DiskFileSystem, output_dir: str, *, may_replace: bool) -> dict[str, FileStat] | None:
-    """The files of an earlier output, if there is one to be replaced.
-
-    :raises UsageError: ``output_dir`` cannot be published to
-    """
-    stat = fs.stat(output_dir)
-    if stat is not None and is_mount_point(output_dir):
-        hint = "name a new directory below it: the output appears by a rename, which a mount point refuses"
-        raise UsageError("--output-dir is a mount point", path=output_dir, hint=hint)
-    if stat is None or (stat.is_dir and not fs.listdir(output_dir)):
-        return None
-    return require_replaceable(output_dir, fs, may_replace=may_replace)[1]
-
-
-class Copy(NamedTuple):
-    """A file to be copied. Of a segment only the first ``valid_bytes`` are: batches whose checksums must match, without a torn
-    tail. Zeros that follow the first ``used_bytes`` of an index were preallocated, and are not copied. ``None`` for others."""
-
-    path: str
-    target: str
-    valid_bytes: int | None = None
-    used_bytes: int | None = None
-
-
 class Publication:
-    """A set of log directories being written to a target; ends with :meth:`commit` or :meth:`abort`.
+    """A set of log directories being written to ``output_dir``, which must be empty or missing, or an earlier output to be
+    replaced, or in a store an unfinished one of the same log directories; ends with :meth:`commit` or :meth:`abort`.
 
     :param disk: reads the log directories
+    :param request: its ``call`` is recorded in the output, so that a later run can tell whether it is the output of the same
+        request; without it nothing is recorded on a disk
     :param entry_of: the entry of a file of a previous copy, by its path; ``None`` for any other file
+    :raises UsageError: the directory is none of these, or inside a log directory; two log directories have the same name
+    :raises LockedError: another run is publishing there, or a broker uses the earlier output
+    :raises StorageError: the storage refused
     """
 
-    def __init__(self, target: Target, disk: DiskFileSystem, request: CompactionRequest, entry_of: EntryOf) -> None:
-        self._target, self._fs, self._disk, self._request, self._entry_of = target, target.files, disk, request, entry_of
+    def __init__(
+        self,
+        disk: DiskFileSystem,
+        output_dir: str,
+        request: CompactionRequest,
+        entry_of: Callable[[str], Entry | None] = lambda path: None,
+    ) -> None:
+        begin: Callable[..., Target] = LocalTarget if storage_of(output_dir).renames else ObjectTarget.begin
+        self._target = begin(disk, output_dir, request)
+        self._fs, self._disk, self._request, self._entry_of = self._target.files, disk, request, entry_of
+        self._tasks_may_write = False
         #: by log directory, the directory that its output is written to
-        self._roots = layout(target.place, request.log_dirs)
+        self._roots = layout(self._target.place, request.log_dirs)
         #: by log directory: the published logs and the new cleaner checkpoint of each
         self._added: dict[str, dict[TopicPartition, int | None]] = {log_dir: {} for log_dir in self._roots}
-        #: by log directory: the checkpoints as the run found them
-        self._found = {log_dir: self._checkpoints(log_dir) for log_dir in self._roots}
         #: by log directory: a file whose mode and owner new files take
         self._like: dict[str, str | None] = {}
         #: the files of the output by path
         self._written: dict[str, Entry] = {}
         #: the logs that were copied, by the directories of their copies
         self._sources: dict[str, SourceLog] = {}
-        self._tasks_may_write = False
-
-    @classmethod
-    def begin(
-        cls,
-        files: DiskFileSystem,
-        output_dir: str,
-        request: CompactionRequest,
-        entry_of: EntryOf = lambda path: None,
-    ) -> Publication:
-        """Prepare to publish to ``output_dir``, which must be empty or missing, or an earlier output to be replaced, or in a
-        store an unfinished one of the same log directories.
-
-        :param request: its ``call`` is recorded in the output, so that a later run can tell whether it is the output of the
-            same request; without it nothing is recorded on a disk
-        :raises UsageError: it is none of these, or is inside a log directory; two log directories have the same name
-        :raises LockedError: another run is publishing there, or a broker uses the earlier output
-        :raises StorageError: the storage refused
-        """
-        kind = LocalTarget if storage_of(output_dir).renames else ObjectTarget
-        target: Target = kind.begin(files, output_dir, request)
         try:
-            return cls(target, files, request, entry_of)
+            #: by log directory: the checkpoints as the run found them
+            self._found = {log_dir: self._checkpoints(log_dir) for log_dir in self._roots}
         except BaseException:
-            target.abort(tasks_may_write=False)
+            self.abort()
             raise
 
     def log_path(self, location: LogLocation) -> str:
@@ -330,8 +292,7 @@ class Publication:
         used = {segment_file(segment.base_offset, INDEX): segment.index_bytes for segment in segments}
         used |= {segment_file(segment.base_offset, TIMEINDEX): segment.time_index_bytes for segment in segments}
         paths = {name: (join(location.path, name), join(target, name)) for name in names}
-        copies = [Copy(*paths[name], valid.get(name), used.get(name)) for name in names]
-        self._copy_all(source, copies)
+        self._copy_all(target, [partial(self._copy, source, *paths[name], valid.get(name), used.get(name)) for name in names])
         self._fs.fsync_dir(target)
         if not storage_of(target).round_trips:
             require_same_indexes(self._fs, target, (segment for segment in segments if segment.base_offset not in replaced))
@@ -364,7 +325,7 @@ class Publication:
             for name in source.listdir(log_dir):
                 known = is_log_dir_file(name) or not self._request.only_known_files
                 if known and name not in _NOT_COPIED and not name.endswith(TMP) and not is_claim(name):
-                    self._copy(source, Copy(join(log_dir, name), join(root, name)))
+                    self._copy(source, join(log_dir, name), join(root, name))
             self._copy_metadata_log(source, join(log_dir, METADATA_LOG), join(root, METADATA_LOG))
             self._write_checkpoints(source, log_dir, root)
             self._fs.fsync_dir(root)
@@ -378,7 +339,6 @@ class Publication:
                 self._request.check_copy(log_dir, root, logs)
 
     def abort(self) -> None:
-        """Remove everything that was written."""
         self._target.abort(tasks_may_write=self._tasks_may_write)
 
     def _log_files(self, source: FileSystem, path: str) -> list[str]:
@@ -401,32 +361,40 @@ class Publication:
     def _relative(self, path: str) -> str:
         return path[len(self._target.place) + 1 :]
 
-    def _copy_all(self, source: FileSystem, copies: Sequence[Copy]) -> None:
-        if not storage_of(self._target.place).round_trips:
+    def _copy_all(self, target: str, copies: Sequence[Callable[[], None]]) -> None:
+        """Copy files into a directory."""
+        if not storage_of(target).round_trips:
             for copy in copies:
-                self._copy(source, copy)
+                copy()
             return
         with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(partial(self._copy, source), copies))
+            list(pool.map(lambda copy: copy(), copies))
 
-    def _copy(self, source: FileSystem, copy: Copy) -> None:
-        """Copy a file; anything but a regular file is skipped."""
-        stat = source.stat(copy.path)
+    def _copy(
+        self, source: FileSystem, path: str, target: str, valid_bytes: int | None = None, used_bytes: int | None = None
+    ) -> None:
+        """Copy a file; anything but a regular file is skipped.
+
+        :param valid_bytes: of a segment the batches, whose checksums must match; a torn tail is not copied
+        :param used_bytes: of an index; zeros that follow were preallocated, and are not copied
+        """
+        stat = source.stat(path)
         if stat is None or not stat.is_file:
             return
-        extent = source.real_path(copy.path)
-        if extent is not None:
-            size = _without_preallocated(source, copy, extent.size) if copy.valid_bytes is None else copy.valid_bytes
-            extent, recorded = extent._replace(size=size), self._entry_of(extent.path)
-            if recorded is not None and recorded.xxh3_128 is not None and (extent.start, size) == (0, recorded.size):
-                digest = recorded.xxh3_128
-                copy_recorded(self._fs, extent, copy.target, digest)
-            else:
-                digest = copy_verified(source, self._fs, extent, copy.target, copy.valid_bytes or 0)
-            self._add_file(copy.target, extent.size, stat.mtime_ns // 1_000_000, digest)
+        extent = source.real_path(path)
+        if extent is None:
+            self._write(target, source.read_bytes(path), like=_real_log(source, parent(path)), mtime_ns=stat.mtime_ns)
             return
-        data = source.read_bytes(copy.path)
-        self._write(copy.target, data, like=_real_log(source, parent(copy.path)), mtime_ns=stat.mtime_ns)
+        size = extent.size if valid_bytes is None else valid_bytes
+        if used_bytes is not None and size > used_bytes + _ENTRY_BYTES and not view(source, path)[used_bytes:].any():
+            size = used_bytes
+        extent, recorded = extent._replace(size=size), self._entry_of(extent.path)
+        if recorded is not None and recorded.xxh3_128 is not None and (extent.start, size) == (0, recorded.size):
+            digest = recorded.xxh3_128
+            copy_recorded(self._fs, extent, target, digest)
+        else:
+            digest = copy_verified(source, self._fs, extent, target, valid_bytes or 0)
+        self._add_file(target, size, stat.mtime_ns // 1_000_000, digest)
 
     def _write(self, path: str, data: bytes, *, like: str | None, mtime_ns: int | None = None) -> None:
         write_verified(self._fs, path, data, like=like, mtime_ns=mtime_ns)
@@ -437,7 +405,8 @@ class Publication:
         stat = source.stat(path)
         if stat is not None and stat.is_dir:
             self._fs.mkdir(target, path)
-            self._copy_all(source, [Copy(join(path, name), join(target, name)) for name in self._log_files(source, path)])
+            names = self._log_files(source, path)
+            self._copy_all(target, [partial(self._copy, source, join(path, name), join(target, name)) for name in names])
             self._fs.fsync_dir(target)
 
     def _checkpoints(self, log_dir: str) -> dict[str, bytes | None]:
@@ -478,14 +447,6 @@ def _real_log(source: FileSystem, path: str) -> str | None:
     log = any_log(source, path)
     extent = None if log is None else source.real_path(log)
     return None if extent is None else extent.path
-
-
-def _without_preallocated(source: FileSystem, copy: Copy, size: int) -> int:
-    """The size of the copy of a file of ``size`` bytes."""
-    used = copy.used_bytes
-    if used is None or size <= used + _ENTRY_BYTES or view(source, copy.path)[used:].any():
-        return size
-    return used
 
 
 def _is_left_out(name: str, replaced: set[int], vanished: set[int]) -> bool:

@@ -50,11 +50,11 @@ from compaction.files.filesystem import (
 from compaction.files.segment_file import SegmentFile
 from compaction.formats.indexes import (
     MAX_RELATIVE_OFFSET,
+    OFFSET_INDEX,
     OFFSET_ROW,
+    TIME_INDEX,
     TIME_ROW,
     TXN_ROW,
-    write_offset_index,
-    write_time_index,
     write_txn_index,
 )
 from compaction.kernels.batches import LARGEST_SIZE, scan_batches
@@ -69,7 +69,7 @@ _BATCH_END_BYTES = 128 << 10
 #: the kinds of a part's files
 PART, ROWS = ".part", ".rows"
 #: The reader's distance behind the writer, and the least size (twice this) that is read in parallel. It must exceed the
-#: writer's two buffers (``compaction.files.local_output.DirectWriter``): bytes still in these are not in the file yet.
+#: writer's two buffers (``compaction.files.local.LocalOutput``): bytes still in these are not in the file yet.
 _FOLLOW_BYTES = 8 << 20
 
 
@@ -271,7 +271,6 @@ class ReadBack:
 
 
 def new_suffix() -> str:
-    """The suffix of one attempt's files."""
     return f"{CLEAN}.{uuid.uuid4().hex}"
 
 
@@ -292,7 +291,6 @@ class HashedOutput:
         self.size, self._hash = 0, xxhash.xxh3_128()
 
     def write(self, chunks: Sequence[Chunk]) -> None:
-        """Append the chunks."""
         for chunk in chunks:
             self.size += len(chunk)
             self._hash.update(chunk)
@@ -363,7 +361,7 @@ class IndexBuilder:
             last = np.array([(self._state[MAX_TIMESTAMP], self._state[MAX_TIMESTAMP_OFFSET])], TIME_ROW)
             self._times.append(last)
         offsets, times = np.concatenate(self._offsets), np.concatenate(self._times)
-        return write_offset_index(offsets, self._base_offset), write_time_index(times, self._base_offset)
+        return OFFSET_INDEX.write(offsets, self._base_offset), TIME_INDEX.write(times, self._base_offset)
 
 
 class SegmentIndexes:
@@ -445,7 +443,8 @@ class SegmentWriter:
         """
         batches, rows = written
         self._parts.append(batches)
-        self._log.output.copy_from(paths[0])
+        for data in read_range(self._fs, FileRange(paths[0], 0, batches.size)):
+            self._log.output.write([data])
         table = xxhash.xxh3_128()
         for data in read_range(self._fs, FileRange(paths[1], 0, rows.size), _ROWS_AT_ONCE * OUT_ROW.itemsize):
             table.update(data)
@@ -461,26 +460,20 @@ class SegmentWriter:
         :raises StorageError: the file system refused, or the device returns other bytes than were written
         """
         for kind, data in self._indexes.files(aborted_txns):
-            self._write(kind, data)
+            self._files[kind] = HashedOutput(self._fs, self._path(kind), self._like)
+            self._files[kind].write([data])
         for file in self._files.values():
             file.output.start_writeback()
         for file in self._files.values():
-            file.output.close(sync=False, mtime_ms=mtime_ms)
+            file.output.close(sync=False, mtime_ns=mtime_ms * 1_000_000)
         yield content_of(*map(self._path, self._files))
-        times = {kind: self._mtime_ns(kind) for kind in self._files}
+        # as the file system stores them, possibly rounded; a store has none
+        has_times = storage_of(self._directory).attributes
+        stats = {kind: self._fs.stat(self._path(kind)) if has_times else None for kind in self._files}
+        times = {kind: 0 if stat is None else stat.mtime_ns for kind, stat in stats.items()}
         size = sum(part.size for part in self._parts) or self._log.size
         log = self._read_back.end(size, self._indexes.batches, None if self._parts else self._log.written(LOG).digest)
         others = [file.written(kind) for kind, file in self._files.items() if kind != LOG]
         for written in others:
             verify_file(self._fs, self._path(written.kind), written)
         return tuple(written._replace(mtime_ns=times[written.kind]) for written in (log, *others))
-
-    def _mtime_ns(self, kind: str) -> int:
-        """The mtime as the file system stores it, possibly rounded; 0 in an object store."""
-        stat = self._fs.stat(self._path(kind)) if storage_of(self._directory).attributes else None
-        return 0 if stat is None else stat.mtime_ns
-
-    def _write(self, kind: str, data: bytes) -> None:
-        file = HashedOutput(self._fs, self._path(kind), self._like)
-        self._files[kind] = file
-        file.write([data])

@@ -25,12 +25,11 @@ from compaction.errors import StorageError, UsageError
 from compaction.files.data_keys import add_private_keys
 from compaction.files.filesystem import FileSystem, base_name, join, parent, real_file
 from compaction.files.lock import require_unlocked
-from compaction.files.mixed import file_system
+from compaction.files.mixed import file_system, require_finished
 from compaction.files.overlay import OverlayFileSystem
-from compaction.files.remote import require_finished
 from compaction.files.segment_file import SegmentFile
 from compaction.files.uri import add_tail, parse_uri, resolved
-from compaction.formats.indexes import read_offset_index, read_time_index
+from compaction.formats.indexes import SEGMENT_INDEXES
 from compaction.log.checkpoint_store import read_checkpoints
 from compaction.log.discover import Selector, check_log_dirs, discover, require_one_directory, require_topics
 from compaction.log.read_log import ReadOptions, cut_segment, read_log, segment_bases
@@ -409,7 +408,7 @@ def positions_of(fs: FileSystem, log_path: str, segment: Segment, first_offset: 
 
 def _entries(fs: FileSystem, log_path: str, segment: Segment, kind: str) -> NDArray[np.void]:
     """The entries of an index; none if it cannot be read."""
-    base, read = segment.base_offset, read_offset_index if kind == INDEX else read_time_index
+    base, read = segment.base_offset, SEGMENT_INDEXES[kind].read
     try:
         return read(fs.read_bytes(join(log_path, segment_file(base, kind))), base)
     except (StorageError, ValueError):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from compaction.certifier.certificate import LogCertificate, Remains
+from compaction.certifier.erasure_certificate import remains_in, unreached
 from compaction.certifier.find_pairs import CleaningRules, LogPair, pair_directories, pair_in_place, requests
-from compaction.certifier.find_remains import remains_in, unreached
 from compaction.config.request import CompactionRequest
 from compaction.errors import ConfigError, StorageError, UsageError
 from compaction.files.local import LocalFileSystem

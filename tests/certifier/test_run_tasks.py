@@ -19,9 +19,8 @@ from compaction.certifier import records
 from compaction.certifier.certificate import Remains, Status, VerifyReport
 from compaction.certifier.certify import certify as certify_request
 from compaction.certifier.erased_keys import ErasedKeys
-from compaction.certifier.erasure_certificate import certify_erasure
+from compaction.certifier.erasure_certificate import certify_erasure, search_files
 from compaction.certifier.find_pairs import VerifyRequest
-from compaction.certifier.find_remains import search_files
 from compaction.config.request import CompactionRequest
 from compaction.config.resolver import Resolver
 from compaction.config.sources import read_sets

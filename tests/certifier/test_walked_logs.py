@@ -1,18 +1,25 @@
 """What follows from walks through the segments of a log: a transactional batch belongs to the transaction that the next marker
-of its producer ends, and ranges hold every offset of the log once, whatever the size at which it is cut."""
+of its producer ends, and ranges hold every offset of the log once, whatever the size at which it is cut. The last record of a
+key in all of them decides whether its missing records were superseded, dropped as tombstones, or lost."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from compaction.certifier import key_tables
 from compaction.certifier.find_pairs import CleaningRules, LogPair, SegmentFiles, Side
+from compaction.certifier.key_tables import KeyTables
+from compaction.certifier.reader import Chunk
 from compaction.certifier.records import RangeTask, cut_into_ranges
 from compaction.certifier.segments import DATA, EVENT_ROW, SegmentWalk, WalkedLog, WalkTask, join_runs, walk_segment
-from compaction.certifier.transactions import OPEN, AbortedRanges, Transactions, following
-from compaction.kernels.tables import ABORT, COMMIT
+from compaction.certifier.transactions import OPEN, TXN_EVENT_ROW, aborted_data, following, is_aborted, resolve
+from compaction.kernels.locate import RECORD_ROW
+from compaction.kernels.tables import ABORT, BATCH_ROW, COMMIT
 from compaction.names import TopicPartition
 from tests.kafka.encode import Batch, Record
 
@@ -26,11 +33,10 @@ def walk(*events: tuple[int, int, int, int]) -> SegmentWalk:
 def test_an_outcome_is_that_of_the_producers_next_marker_in_any_segment() -> None:
     first = walk((7, 0, 1, DATA), (8, 2, 3, DATA), (7, 4, 5, DATA))
     second = walk((7, 6, 6, ABORT), (8, 7, 7, COMMIT), (7, 8, 9, DATA))
-    txns = Transactions.of([first, second])
-    found = {(row["producer_id"], row["first"]): end for row, end in zip(txns.events, txns.outcome, strict=True)}
+    txns = resolve([first, second])
+    found = {(row["producer_id"], row["first"]): row["outcome"] for row in txns}
     assert found == {(7, 0): ABORT, (7, 6): ABORT, (7, 8): OPEN, (8, 2): COMMIT, (8, 7): COMMIT}
-    aborted = txns.aborted()
-    assert (aborted.producer.tolist(), aborted.first.tolist(), aborted.last.tolist()) == ([7], [0], [6])
+    assert aborted_data(txns)[["producer_id", "first", "last"]].tolist() == [(7, 0, 6)]
 
 
 @pytest.mark.parametrize(("producer", "first", "events"), [(7, 0, 1), (-1, 0, 0), (7, 1, 1), (7, 2, 0)])
@@ -48,24 +54,24 @@ def test_batches_of_producers_from_an_offset_on_belong_to_transactions(
 
 @pytest.mark.parametrize(("producer", "offset", "aborted"), [(7, 0, True), (7, 5, True), (7, 9, False), (8, 3, False)])
 def test_a_batch_is_aborted_up_to_the_marker(producer: int, offset: int, aborted: bool) -> None:
-    ranges = Transactions.of([walk((7, 0, 5, DATA), (7, 6, 6, ABORT), (7, 8, 9, DATA))]).aborted()
-    assert ranges.contains(np.array([producer]), np.array([offset])).tolist() == [aborted]
-    assert len(ranges.within(7, 100).producer) == 0
-    assert len(ranges.within(6, 7).producer) == 1
+    ranges = aborted_data(resolve([walk((7, 0, 5, DATA), (7, 6, 6, ABORT), (7, 8, 9, DATA))]))
+    assert is_aborted(ranges, np.array([producer]), np.array([offset])).tolist() == [aborted]
 
 
 def test_following_finds_what_a_plain_search_finds() -> None:
     rng = np.random.default_rng(1)
-    known, ends = rng.integers(0, 4, 60), rng.permutation(60)
+    rows = np.zeros(60, EVENT_ROW)
+    rows["producer_id"], rows["last"] = known, ends = rng.integers(0, 4, 60), rng.permutation(60)
     producer, offset = rng.integers(0, 5, 80), rng.integers(-1, 62, 80)
     expected = []
     for who, at in zip(producer, offset, strict=True):
-        rows = [row for row in range(60) if known[row] == who and ends[row] >= at]
-        expected.append(min(rows, key=lambda row: int(ends[row]), default=-1))
-    assert following(producer, offset, known, ends).tolist() == expected
+        later = [row for row in range(60) if known[row] == who and ends[row] >= at]
+        expected.append(min(later, key=lambda row: int(ends[row]), default=-1))
+    assert following(rows, producer, offset).tolist() == expected
 
 
-NONE = AbortedRanges(*[np.empty(0, np.int64)] * 3)
+#: from 0 to 45, and from 130 to 180
+ABORTED = np.array([(7, 0, 45, 0, DATA, ABORT, 45), (7, 130, 180, 0, DATA, ABORT, 180)], TXN_EVENT_ROW)
 DAY_MS = 86_400_000
 
 
@@ -84,7 +90,7 @@ def ranges(size: int, cleaned_to: int | None = None, *, several_rounds: bool = F
 
     rules = CleaningRules(0, several_rounds=several_rounds)
     pair = LogPair(TopicPartition("t", 0), side(BEFORE, cleaned_to), side(AFTER, 200), rules)
-    return list(cut_into_ranges(0, WalkedLog(pair, BEFORE, AFTER), NONE, size))
+    return list(cut_into_ranges(0, WalkedLog(pair, BEFORE, AFTER), ABORTED, size))
 
 
 @pytest.mark.parametrize(("size", "count"), [(1, 4), (100, 2), (1 << 30, 1)])
@@ -100,6 +106,7 @@ def test_ranges_follow_one_another_and_read_before_once(size: int, count: int) -
 def test_a_range_reads_the_bytes_of_after_that_may_hold_its_offsets() -> None:
     found = [[(each.start, each.end) for each in task.after] for task in ranges(1)]
     assert found == [[(0, 30)], [(0, 55)], [(30, 70)], [(55, 70)]]
+    assert [task.aborted["first"].tolist() for task in ranges(1)] == [[0], [0], [130], [130]]
 
 
 @pytest.mark.parametrize(
@@ -111,3 +118,82 @@ def test_old_tombstones_may_be_dropped_by_the_time_of_a_last_clean_segment(
 ) -> None:
     found = ranges(1, cleaned_to, several_rounds=several_rounds)
     assert {task.legacy_delete_horizon_ms for task in found} == {horizon_ms}
+
+
+class Seen(NamedTuple):
+    """A record of ``before``."""
+
+    key: bytes
+    offset: int
+    missing: bool = False
+    droppable: bool = False
+
+
+LOST = "record is missing though it is the last of its key"
+EARLY = "tombstone is missing though older records of its key are retained"
+EXTRA = "older records of this record's key are retained"
+
+
+def tables(records: list[Seen], partitions: int = 1) -> list[tuple[int, bytes]]:
+    keys = KeyTables(partitions, 5)
+    data = b"".join(each.key for each in records)
+    rows = np.zeros(len(records), RECORD_ROW)
+    rows["offset"] = [each.offset for each in records]
+    rows["key_size"] = [len(each.key) for each in records]
+    rows["key_at"] = np.cumsum(rows["key_size"]) - rows["key_size"]
+    chunk = Chunk(np.zeros(1, BATCH_ROW), rows, np.frombuffer(data, np.uint8), "", 0)
+    flags = (np.array([getattr(each, name) for each in records], np.bool_) for name in ("missing", "droppable"))
+    keys.add(chunk, np.arange(len(records)), *flags)
+    return list(keys.packed())
+
+
+def concluded(*tasks: list[Seen], strict: bool = False) -> tuple[set[tuple[int, str]], dict[str, int]]:
+    joined = KeyTables()
+    for _, packed in (each for task in tasks for each in tables(task)):
+        joined.add_packed(packed)
+    findings, counts = joined.conclude(strict=strict)
+    return {(each.offset, each.what) for each in findings.named}, {name: count for name, count in counts.items() if count}
+
+
+@pytest.mark.parametrize(
+    ("records", "violations", "counts"),
+    [
+        ([Seen(b"a", 1), Seen(b"b", 2)], set(), {}),
+        ([Seen(b"a", 1, missing=True), Seen(b"a", 2)], set(), {"superseded": 1}),
+        ([Seen(b"a", 1), Seen(b"a", 2)], set(), {"superseded_left": 1}),
+        ([Seen(b"a", 1, missing=True)], {(1, LOST)}, {}),
+        ([Seen(b"a", 1), Seen(b"a", 2, missing=True)], {(2, LOST)}, {"superseded_left": 1}),
+        ([Seen(b"a", 1, missing=True, droppable=True)], set(), {"tombstone": 1}),
+        ([Seen(b"a", 1, missing=True), Seen(b"a", 2, missing=True, droppable=True)], set(), {"superseded": 1, "tombstone": 1}),
+        ([Seen(b"a", 1), Seen(b"a", 2, missing=True, droppable=True)], {(2, EARLY)}, {"tombstone": 1, "superseded_left": 1}),
+        ([Seen(b"", 1, missing=True), Seen(b"", 2), Seen(b"\0", 3, missing=True)], {(3, LOST)}, {"superseded": 1}),
+    ],
+)
+def test_a_missing_record_is_superseded_a_tombstone_or_lost(
+    records: list[Seen], violations: set[tuple[int, str]], counts: dict[str, int]
+) -> None:
+    assert concluded(records) == (violations, counts)
+    assert concluded(*([each] for each in records)) == (violations, counts)
+
+
+def test_retained_superseded_records_are_violations_when_strict() -> None:
+    assert concluded([Seen(b"a", 1), Seen(b"a", 9)], strict=True)[0] == {(9, EXTRA)}
+
+
+def test_a_key_is_in_the_same_partition_for_every_task() -> None:
+    keys = [b"key-%d" % number for number in range(200)]
+    found: list[dict[int, set[bytes]]] = []
+    for task in (keys, keys[::-1]):
+        packed = tables([Seen(key, number) for number, key in enumerate(task)], partitions=7)
+        found.append({partition: set(pa.ipc.open_stream(table).read_all()["key"].to_pylist()) for partition, table in packed})
+    assert found[0] == found[1]
+    assert (set(found[0]), sum(map(len, found[0].values()))) == (set(range(7)), 200)
+
+
+def test_tables_that_outgrow_memory_are_joined_and_spilled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_tables, "_JOIN_BYTES", 1)
+    monkeypatch.setattr(key_tables, "_SPILL_BYTES", 1)
+    assert concluded([Seen(b"a", 1, missing=True), Seen(b"a", 2)], [Seen(b"a", 3, missing=True)]) == (
+        {(3, LOST)},
+        {"superseded": 1, "superseded_left": 1},
+    )

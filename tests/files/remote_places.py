@@ -114,7 +114,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def serve(monkeypatch: pytest.MonkeyPatch, root: Path, store: object) -> None:
     """Objects are those of ``store``, in a directory."""
-    monkeypatch.setattr(object_store, "_connect", lambda *_: object_store._Client(store, str(root)))
+    monkeypatch.setattr(object_store, "_connect", lambda *_: (store, str(root)))
     monkeypatch.setattr(object_store, "_clients", {})
 
 
@@ -141,7 +141,7 @@ def copying(*log_dirs: str, **options: Any) -> CompactionRequest:
 def begin(log_dir: str, target: str, **options: Any) -> tuple[Publication, OverlayFileSystem]:
     """A run whose task has written its output, to a disk or to a store."""
     here = location(log_dir)
-    publication = Publication.begin(file_system([log_dir]), target, copying(log_dir, **options))
+    publication = Publication(file_system([log_dir]), target, copying(log_dir, **options))
     files = []
     for kind, data in build(0, [data_batch(10)]).files.items():
         output = MixedFileSystem().create(f"{publication.log_path(here)}/{0:020d}{kind}.clean.one", None)

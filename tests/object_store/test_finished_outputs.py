@@ -112,7 +112,7 @@ def test_late_uploads_after_ctrl_c_are_refused_as_input_and_do_not_disturb_the_n
 ) -> None:
     address = any_bucket.address("out")
     out = parse_uri(address, "--output-dir")
-    publication = Publication.begin(LocalFileSystem(), out, copying(str(sample)))
+    publication = Publication(LocalFileSystem(), out, copying(str(sample)))
     publication._tasks_may_write = True
     late = ObjectOutput(f"{out}/orders-0/{0:020d}.log.clean.late")
     late.write([b"late"])

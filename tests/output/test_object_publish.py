@@ -18,14 +18,12 @@ from compaction.errors import CompactionError, CorruptLogError, StorageError, Us
 from compaction.exports.new_export import new_export
 from compaction.files.contents import FileDigest
 from compaction.files.filesystem import join
-from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of
-from compaction.files.mixed import MixedFileSystem
-from compaction.files.object_output import CLAIM, OutputFileSystem
+from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, Marker, marker
+from compaction.files.mixed import CLAIM, MixedFileSystem, OutputFileSystem, RemoteFileSystem, open_sequential, require_finished
 from compaction.files.object_store import ObjectOutput, delete_object, list_directory, objects_below, read_whole
-from compaction.files.remote import RemoteFileSystem, open_sequential, require_finished
 from compaction.names import LOG, TopicPartition
 from compaction.output import object_publish
-from compaction.output.object_publish import OwnNames, marker_of
+from compaction.output.object_publish import ObjectTarget, marker_of
 from compaction.output.publish import Publication
 from compaction.output.swap import SwapGroup
 from tests.files.remote_places import PLACE, TaggingStore, begin, bucket, copying, log, names, publish
@@ -72,7 +70,7 @@ def test_copies_keep_the_hashes_of_the_sources_manifest(bucket: Path, log: str) 
 
 
 def test_a_task_reads_back_its_part_of_an_unfinished_output(bucket: Path, log: str) -> None:
-    publication = Publication.begin(MixedFileSystem(), OUT, copying(SOURCE))
+    publication = Publication(MixedFileSystem(), OUT, copying(SOURCE))
     path = f"{publication.log_path(location(SOURCE))}/{0:020d}.log.clean.one"
     output = ObjectOutput(path)
     output.write([b"0123456789"])
@@ -117,7 +115,7 @@ def test_an_unfinished_output_is_no_source_and_the_next_run_removes_it(bucket: P
 
 
 def test_an_aborted_run_without_tasks_leaves_no_marker(bucket: Path, log: str) -> None:
-    Publication.begin(MixedFileSystem(), OUT, copying(SOURCE)).abort()
+    Publication(MixedFileSystem(), OUT, copying(SOURCE)).abort()
     assert names(bucket / "out") == set()
     require_finished(OUT)
 
@@ -160,7 +158,7 @@ def test_a_store_that_loses_bytes_fails_the_writer(bucket: Path, log: str, monke
 
 
 def test_a_tasks_output_that_is_truncated_before_its_rename_fails_the_log(bucket: Path, log: str) -> None:
-    publication = Publication.begin(MixedFileSystem(), OUT, copying(SOURCE))
+    publication = Publication(MixedFileSystem(), OUT, copying(SOURCE))
     here = location(SOURCE)
     output = ObjectOutput(f"{publication.log_path(here)}/{0:020d}.log.clean.one")
     output.write([b"0123456789"])
@@ -216,7 +214,7 @@ def test_a_manifest_beside_the_marker_of_another_run_is_unfinished(bucket: Path,
     (bucket / "out" / MARKER).write_bytes(marker(own))
     require_finished(OUT)
     with pytest.raises(UsageError, match="exists and is not empty"):
-        Publication.begin(MixedFileSystem(), OUT, copying(SOURCE))
+        Publication(MixedFileSystem(), OUT, copying(SOURCE))
     (bucket / "out" / MARKER).write_bytes(marker_of("another", [SOURCE]))
     with pytest.raises(UsageError, match="unfinished"):
         require_finished(OUT)
@@ -224,7 +222,7 @@ def test_a_manifest_beside_the_marker_of_another_run_is_unfinished(bucket: Path,
     data = (bucket / "out" / MANIFEST).read_bytes()
     (bucket / "out" / MANIFEST).write_bytes(data[:-5])
     with pytest.raises(UsageError, match="exists and is not empty"):
-        Publication.begin(MixedFileSystem(), OUT, copying(SOURCE))
+        Publication(MixedFileSystem(), OUT, copying(SOURCE))
     (bucket / "out" / MANIFEST).write_bytes(data)
     publish(SOURCE, OUT)
     require_finished(OUT)
@@ -240,12 +238,12 @@ def test_an_output_of_format_1_beside_a_marker_is_not_removed(bucket: Path, log:
     with pytest.raises(UsageError, match=f"or remove {MARKER} if no run is writing it"):
         require_finished(OUT)
     with pytest.raises(UsageError, match="exists and is not empty"):
-        Publication.begin(MixedFileSystem(), OUT, copying(SOURCE))
+        Publication(MixedFileSystem(), OUT, copying(SOURCE))
 
 
 def test_a_source_that_differs_from_its_manifest_is_not_copied(bucket: Path, log: str) -> None:
     publish(SOURCE, f"{PLACE}/first")
-    publication = Publication.begin(MixedFileSystem(), OUT, copying(f"{PLACE}/first"))
+    publication = Publication(MixedFileSystem(), OUT, copying(f"{PLACE}/first"))
     source, path = MixedFileSystem(), bucket / "first" / f"orders-0/{130:020d}.log"
     source.listdir(f"{PLACE}/first/orders-0")
     data = bytearray(path.read_bytes())
@@ -302,7 +300,7 @@ def test_a_replacement_that_is_interrupted_anywhere_leaves_a_whole_output_or_is_
             with suppress(StorageError):
                 publication.commit(source)
             publication.abort()
-        if MARKER in names(out) and run_of((out / MARKER).read_bytes()) != manifest_run(out):
+        if MARKER in names(out) and Marker.parse((out / MARKER).read_bytes()).run != manifest_run(out):
             outcomes.append("unfinished")
             with pytest.raises(UsageError, match="unfinished"):
                 require_finished(place)
@@ -420,7 +418,7 @@ def test_a_live_export_is_not_emptied(bucket: Path, log: str) -> None:
 
 
 def test_a_live_run_over_other_log_directories_is_not_emptied(bucket: Path, log: str) -> None:
-    begun = Publication.begin(MixedFileSystem(), OUT, copying("/elsewhere"))
+    begun = Publication(MixedFileSystem(), OUT, copying("/elsewhere"))
     before = tree(bucket / "out")
     with pytest.raises(UsageError, match="is the unfinished output of a run over /elsewhere; if no run is writing there"):
         publish(SOURCE, OUT)
@@ -479,7 +477,7 @@ def test_of_a_run_and_an_export_that_begin_at_once_only_one_goes_on(
 
     monkeypatch.setattr(OutputFileSystem, "mkdir", meanwhile)
     with pytest.raises(UsageError, match="another run writes to --output-dir; let one run at a time write there"):
-        Publication.begin(MixedFileSystem(), OUT, copying(SOURCE))
+        Publication(MixedFileSystem(), OUT, copying(SOURCE))
     assert tree(bucket / "out") == {MARKER: marker("export")}
 
 
@@ -506,10 +504,12 @@ def test_a_live_replacement_over_other_log_directories_is_not_removed(bucket: Pa
 
 
 def test_names_are_those_of_logs_of_log_directories_and_of_the_source(bucket: Path, log: str) -> None:
-    (bucket / "in" / "notes.txt").write_bytes(b"")
-    own = OwnNames(MixedFileSystem(), OUT, {SOURCE: OUT}, ["sub/old.bin"])
+    for name in ("notes.txt", "orders-0/plan.txt"):
+        (bucket / "in" / name).write_bytes(b"")
+    own = ObjectTarget(MixedFileSystem(), OUT, "", [SOURCE], known=["sub/old.bin"])
     written = ["orders-0/00000000000000000007.log", "gone-1/00000000000000000000.log.clean.a.0.part", "meta.properties",
-               "notes.txt", "sub/old.bin", MANIFEST, MARKER, "_claim-1", "orders-0/partition.metadata"]  # fmt: skip
+               "notes.txt", "orders-0/plan.txt", "sub/old.bin", MANIFEST, MARKER, "_claim-1",
+               "orders-0/partition.metadata"]  # fmt: skip
     assert own.foreign(written) == []
     others = ["sub/notes.txt", "orders-0/notes.txt", "00000000000000000000.log.txt", "a/orders/00000000000000000000.log"]
     assert own.foreign(others) == sorted(others)

@@ -4,6 +4,7 @@ replaces an earlier one that is unchanged. ``test_object_publish`` has what only
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import pytest
 from compaction.errors import LockedError, StorageError, UsageError
 from compaction.files.filesystem import join
 from compaction.files.local import LocalFileSystem
-from compaction.files.lock import LogDirLock
+from compaction.files.lock import lock_directory
 from compaction.files.manifest import MANIFEST
 from compaction.files.overlay import OverlayFileSystem
 from compaction.log.checkpoint_store import read_checkpoints
@@ -117,6 +118,17 @@ def test_a_run_that_cannot_read_a_checkpoint_leaves_nothing(place: Place) -> Non
     with pytest.raises(StorageError):
         begin(place.source, place.out)
     assert (place.beside(), names(place.root / "out")) == ([], set())
+
+
+def test_a_log_that_is_left_out_leaves_the_files_of_others(place: Place) -> None:
+    publication, source = begin(place.source, place.out, **replacing(1))
+    for topic in ("apples", "zebras"):
+        failed = TopicPartition(topic, 0)
+        publication.leave_out(LogLocation(failed, place.source, join(place.source, str(failed))))
+    publication.commit(source)
+    finished = read_finished(place.out)
+    assert finished is not None
+    assert {entry.path for entry in finished.files} == names(place.root / "out") - {MANIFEST, FINISHED}
 
 
 @pytest.mark.parametrize("name", [SEGMENT, ACTIVE.replace(".log", ".index"), "orders-0/partition.metadata"])
@@ -250,8 +262,29 @@ def test_what_is_written_to_an_output_until_it_is_replaced_is_not_removed(
     # and a run without the patches leaves it as it is, too
     monkeypatch.undo()
     with pytest.raises(UsageError, match="this output has changed"):
-        Publication.begin(FS, place.out, copying(place.source, **replacing(3)))
+        Publication(FS, place.out, copying(place.source, **replacing(3)))
     assert entries(target) == changed
+
+
+@on_disk
+def test_what_appears_where_an_output_is_to_be_is_replaced_only_if_it_is_an_output(place: Place) -> None:
+    """There was none when the run began."""
+    target = place.root / "out"
+    publication, source = begin(place.source, place.out, **replacing(1))
+    (target / "orders-0").mkdir(parents=True)
+    put_file(target)
+    before = entries(target)
+    with pytest.raises(UsageError, match="this directory has no .*: it is not an output of a run"):
+        publication.commit(source)
+    publication.abort()
+    assert (entries(target), place.beside()) == (before, [])
+    shutil.rmtree(target)
+    publication, source = begin(place.source, place.out, **replacing(2))
+    publish(place.source, f"{place.address}/elsewhere", **replacing(3))
+    (place.root / "elsewhere").rename(target)
+    publication.commit(source)
+    finished = read_finished(place.out)
+    assert finished is not None and finished.request == {"as_of_ms": 2}
 
 
 @on_disk
@@ -261,7 +294,7 @@ def test_a_locked_output_is_exchanged_by_one_system_call(place: Place, monkeypat
 
     def exchange(self: LocalFileSystem, first: str, second: str) -> bool:
         with pytest.raises(LockedError):
-            LogDirLock.acquire(place.out)
+            lock_directory(place.out)
         done = exchanged(self, first, second)
         calls.append(done and (place.root / "out" / FINISHED).exists())
         return done
@@ -270,7 +303,7 @@ def test_a_locked_output_is_exchanged_by_one_system_call(place: Place, monkeypat
     for number in range(2):
         publish(place.source, place.out, **replacing(number))
     assert (calls, place.beside()) == ([True], [])
-    LogDirLock.acquire(place.out).release()
+    lock_directory(place.out).close()
 
 
 @on_disk
@@ -328,7 +361,7 @@ def test_what_is_recovered_in_memory_or_preallocated_is_copied_as_it_is_used(pla
         os.truncate(file, 10 << 20)
     overlay, here = OverlayFileSystem(FS), location(place.source)
     assert recover_log(overlay, here).actions
-    publication = Publication.begin(FS, place.out, copying(place.source))
+    publication = Publication(FS, place.out, copying(place.source))
     publication.add_log(overlay, here, [], read_segments(overlay, here.path), end_offset=None)
     publication.commit(overlay)
     out = place.root / "out" / "orders-0"
@@ -345,7 +378,7 @@ def test_a_target_that_is_in_use_or_inside_the_source_is_refused(place: Place, t
     (place.root / "full/something").touch()
     (place.root / "file").touch()
     with pytest.raises(UsageError):
-        Publication.begin(FS, f"{place.address}/{target}", copying(place.source))
+        Publication(FS, f"{place.address}/{target}", copying(place.source))
 
 
 @on_disk
@@ -355,9 +388,9 @@ def test_only_one_run_publishes_to_a_directory_which_may_be_empty(place: Place) 
     leftover = place.root / f".out.{uuid.uuid4().hex}.partial" / "data/orders-0"
     leftover.mkdir(parents=True)
     (leftover / "00000000000000000007.log").write_bytes(b"old")
-    first = Publication.begin(FS, place.out, copying(place.source))
+    first = Publication(FS, place.out, copying(place.source))
     with pytest.raises(LockedError):
-        Publication.begin(FS, place.out, copying(place.source))
+        Publication(FS, place.out, copying(place.source))
     first.abort()
     assert (place.beside(), list((place.root / "out").iterdir())) == ([], [])
     publish(place.source, place.out)
@@ -371,7 +404,7 @@ def test_several_log_directories_keep_their_names(place: Place) -> None:
         layout("/out", ["/a/one", "/b/one"])
     other = place.root / "other"
     data_segment(7, [7]).put(FS, _made(other / "orders-0"))
-    publication = Publication.begin(FS, place.out, copying(place.source, str(other)))
+    publication = Publication(FS, place.out, copying(place.source, str(other)))
     for log_dir in (place.source, str(other)):
         here = location(log_dir)
         publication.add_log(FS, here, [], read_segments(FS, here.path), end_offset=None)
@@ -396,7 +429,7 @@ def disk_with_source() -> FaultyFileSystem:
 
 def publish_to_target(fs: FaultyFileSystem, batch: int, **options: Any) -> None:
     here = location("/logs")
-    publication = Publication.begin(fs, "/out/target", copying("/logs", **options))
+    publication = Publication(fs, "/out/target", copying("/logs", **options))
     files = build(0, [data_batch(batch)]).put(fs, publication.log_path(here), ".clean")
     publication.add_log(fs, here, [SwapGroup(0, (0,), files=files)], read_segments(fs, here.path), end_offset=100)
     publication.commit(fs)

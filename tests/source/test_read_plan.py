@@ -17,8 +17,8 @@ from compaction.log.read_log import ReadOptions, read_log
 from compaction.rules.log_view import Segment
 from compaction.source.data_source import KafkaLogReader, KafkaLogSource, end_offsets
 from compaction.source.read_plan import OPTIONS, ReadRequest, first_offset_since, plan_read, positions_of, read_ends
+from tests.exports.exports import local_tiered, upload
 from tests.exports.test_local_tiered import tail
-from tests.files.layouts.exports import local_tiered, upload
 from tests.files.test_lock import held_elsewhere
 from tests.log.logs import data_segment
 from tests.oracle.segments import NaiveSegment
