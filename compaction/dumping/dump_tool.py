@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from compaction.dumping.batch_reader import RESTORE_HINT, BatchReader, LocatedBatch
 from compaction.dumping.findings import Findings, PairSpool, Row
 from compaction.dumping.index_dump import IndexView, dump_offset_index, dump_snapshot, dump_time_index, dump_txn_index
-from compaction.dumping.segment_dump import JsonSegmentDump, SegmentDump, SegmentView
+from compaction.dumping.segment_dump import SegmentDump, SegmentView
 from compaction.dumping.targets import BOOTSTRAP_SNAPSHOT, METADATA_SNAPSHOT, Target, partition_files
 from compaction.errors import CorruptLogError, LogError, UsageError
 from compaction.files.filesystem import FileSystem
@@ -257,8 +257,7 @@ class Dump:
         if view is None:
             return
         gaps = self._findings.gaps.setdefault(target.absolute, PairSpool())
-        args = self._fs, target.path, view, gaps.append
-        dump = JsonSegmentDump(target.absolute, *args) if self._request.jsonl else SegmentDump(*args)
+        dump = SegmentDump(self._fs, target.path, view, gaps.append, target.absolute if self._request.jsonl else None)
         try:
             self._texts(dump)
         finally:

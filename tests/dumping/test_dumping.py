@@ -12,8 +12,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from compaction.dumping.batch_reader import BatchReader
 from compaction.dumping.dump_tool import find_timestamp, may_hold, segments_with, start_position
 from compaction.dumping.findings import MISMATCH, NOT_FOUND, OUT_OF_ORDER, TIMESTAMP, Findings, PairSpool, Row, java_order
 from compaction.dumping.record_decoders import decode_offsets, decode_with, text_decoder
-from compaction.dumping.segment_dump import JsonSegmentDump, SegmentDump, SegmentView
+from compaction.dumping.segment_dump import SegmentDump, SegmentView
 from compaction.dumping.targets import Target
 from compaction.errors import CorruptLogError, LogError, UnsupportedLogError
 from compaction.files.local import LocalFileSystem
@@ -53,9 +52,9 @@ BATCH_FIELDS = (
 class Shown:
     """The result of a dump: its text, the gaps, and the error that ended it."""
 
-    def __init__(self, path: Path, view: SegmentView, printer: Callable[..., SegmentDump] = SegmentDump) -> None:
+    def __init__(self, path: Path, view: SegmentView, json_file: str | None = None) -> None:
         self.gaps: list[tuple[int, int]] = []
-        self.dump = printer(FILES, str(path), view, lambda *gap: self.gaps.append(gap))
+        self.dump = SegmentDump(FILES, str(path), view, lambda *gap: self.gaps.append(gap), json_file)
         pieces, self.error = [], ""
         try:
             for text in self.dump:
@@ -78,7 +77,7 @@ class Shown:
 
 
 def shown_as_json(path: Path, view: SegmentView) -> Shown:
-    return Shown(path, view, partial(JsonSegmentDump, "/f"))
+    return Shown(path, view, "/f")
 
 
 def java(value: object) -> str:
