@@ -224,7 +224,7 @@ class _SharedRun:
         for case in to_clean:
             number = numbers[case.key]
             log, in_rounds = logs[number], rounds.get((number, case.most_keys), 1)
-            refused = refusal(log.compaction, log.totals.messages, log.totals.keyless)
+            refused = refusal(log.compaction, log.messages, log.keyless)
             results.cases[case.policy, case.view.path] = CaseResult(log, passes.dropped[number], refused, in_rounds)
 
     def _sources(self, results: PassResults) -> dict[int, Source]:

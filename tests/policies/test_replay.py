@@ -33,8 +33,7 @@ from compaction.policies.over_time import arrival_times, changed, clock, continu
 from compaction.policies.replay import Replay
 from compaction.policies.result import Effect, Event, Sample
 from compaction.rules.log_view import LogView, Segment
-from tests.kafka.encode import Batch, Record
-from tests.oracle.records import varint
+from tests.kafka.encode import Batch, Record, varint
 from tests.policies.evenings import Shape, arrivals_of, config_of, story
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000

@@ -123,7 +123,7 @@ def test_a_missing_or_old_java_is_one_line_and_nothing_is_changed(tmp_path: Path
     before = sorted(logs.rglob("*"))
     variables = {"PATH": str(tmp_path / "empty")} | ({} if home is None else {"JAVA_HOME": str(home)})
     for command in ("compact", "dry-run") if case == "old" else ("compact",):
-        done = run(command, "--log-dir", logs, "--engine", "spark", without=JAVA, **variables)
+        done = run(command, "--log-dir", logs, "--engine", "spark", without=JAVA, cwd=ROOT, **variables)
         hint = "install Java 17 or newer and set JAVA_HOME to its directory"
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == f"error: needs Java 17 or newer, {told}; {hint}\n"
