@@ -8,7 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from compaction.screen.text_table import Line, Style
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from compaction.dumping.dump_tool import DumpRequest, Offsets
+    from compaction.dumping.dump_tool import DumpRequest
     from compaction.dumping.record_decoders import Decoder
 
 _DESCRIPTION = """\
@@ -102,10 +102,11 @@ _MAX_LONG = 2**63 - 1
 OPTIONS = CommandOptions("dump-log", DumpOptions, FILES, MESSAGES, description=_DESCRIPTION, epilog=_EPILOG)
 
 
-def _offsets(text: str) -> Offsets:
-    """:raises UsageError: not a range of offsets"""
-    from compaction.dumping.dump_tool import Offsets
+def _offsets(text: str) -> tuple[int, int | None]:
+    """The first and the last offset of a range.
 
+    :raises UsageError: not a range of offsets
+    """
     match = re.fullmatch(r"(?P<first>[0-9]{1,19})?(?P<colon>:)?(?P<last>[0-9]{1,19})?", text)
     first, last = (int(match[name] or 0) for name in ("first", "last")) if match is not None else (0, 0)
     if match is None or not (match["first"] or match["last"]):
@@ -115,7 +116,7 @@ def _offsets(text: str) -> Offsets:
     elif match["last"] is not None and last < first:
         error = "ends before it begins"
     else:
-        return Offsets(first, first if match["colon"] is None else None if match["last"] is None else last)
+        return first, first if match["colon"] is None else None if match["last"] is None else last
     raise UsageError(f"--offsets: {text!r} {error}", hint="e.g. 4711 or 100:200")
 
 
@@ -188,20 +189,19 @@ def read_request(files: Texts, options: DumpOptions) -> DumpRequest:
     read_private_keys(texts(options["private_keys"]))
     decoder, classes = options["decoder"], (options["key_decoder_class"], options["value_decoder_class"])
     contents = options["print_data_log"] or decoder is not None or classes != (None, None)
-    return DumpRequest(
-        files=tuple(parse_uri(path, "--files") for text in texts(files) for path in text.split(",") if path),
-        segment=SegmentView(
-            deep=options["deep_iteration"] or contents,
-            contents=contents,
-            skip_metadata=options["skip_record_metadata"],
-            decoder=_class_decoder(*classes) if decoder is None else _topic_decoder(decoder),
-            max_bytes=None if options["max_bytes"] == MAX_BYTES else options["max_bytes"],
-        ),
-        index=IndexView(options["index_sanity_check"], options["verify_index_only"], options["max_message_size"]),
-        offsets=None if options["offsets"] is None else _offsets(options["offsets"]),
-        timestamp=options["timestamp"],
-        jsonl=options["output"] == JSONL,
+    files = tuple(parse_uri(path, "--files") for text in texts(files) for path in text.split(",") if path)
+    segment = SegmentView(
+        deep=options["deep_iteration"] or contents,
+        contents=contents,
+        skip_metadata=options["skip_record_metadata"],
+        decoder=_class_decoder(*classes) if decoder is None else _topic_decoder(decoder),
+        max_bytes=None if options["max_bytes"] == MAX_BYTES else options["max_bytes"],
     )
+    if options["offsets"] is not None:
+        first, last = _offsets(options["offsets"])
+        segment = replace(segment, first_offset=first, last_offset=last)
+    index = IndexView(options["index_sanity_check"], options["verify_index_only"], options["max_message_size"])
+    return DumpRequest(files, segment, index, options["timestamp"], options["output"] == JSONL)
 
 
 def _topic_decoder(name: str) -> Decoder:

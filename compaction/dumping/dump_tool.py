@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from compaction.dumping.batch_reader import RESTORE_HINT, BatchReader, LocatedBatch
 from compaction.dumping.findings import Findings, PairSpool, Row
 from compaction.dumping.index_dump import IndexView, dump_offset_index, dump_snapshot, dump_time_index, dump_txn_index
-from compaction.dumping.segment_dump import JsonSegmentDump, SegmentDump, SegmentView
+from compaction.dumping.segment_dump import SegmentDump, SegmentView
 from compaction.dumping.targets import BOOTSTRAP_SNAPSHOT, METADATA_SNAPSHOT, Target, partition_files
 from compaction.errors import CorruptLogError, LogError, UsageError
 from compaction.files.filesystem import FileSystem
@@ -124,28 +124,20 @@ _BUFFER_CHARACTERS = 1 << 20
 _RENAME = "rename it back"
 
 
-class Offsets(NamedTuple):
-    """A range of offsets, both ends inclusive, ``None`` for no end."""
-
-    first: int
-    last: int | None
-
-
 @dataclass(frozen=True)
 class DumpRequest:
-    """The files and how to dump them; at most one of ``offsets`` and ``timestamp`` is set."""
+    """The files and how to dump them. At most one of the ``timestamp`` to search for and the offsets of ``segment`` is set."""
 
     files: tuple[str, ...]
     segment: SegmentView = field(default_factory=SegmentView)
     index: IndexView = field(default_factory=IndexView)
-    offsets: Offsets | None = None
     timestamp: int | None = None
     jsonl: bool = False
 
     @property
     def looks_up(self) -> bool:
         """Whether to search logs for offsets or a timestamp."""
-        return self.offsets is not None or self.timestamp is not None
+        return self.segment.first_offset is not None or self.timestamp is not None
 
 
 class Dump:
@@ -216,8 +208,8 @@ class Dump:
         if not request.looks_up:
             return targets
         logs = [target for target in targets if target.kind == LOG]
-        if request.offsets is not None:
-            return segments_with(logs, *request.offsets)
+        if request.segment.first_offset is not None:
+            return segments_with(logs, request.segment.first_offset, request.segment.last_offset)
         # the segment with the first record at or after the timestamp, or the last segment
         timestamp = request.timestamp or 0
         for log in logs[:-1]:
@@ -257,8 +249,7 @@ class Dump:
         if view is None:
             return
         gaps = self._findings.gaps.setdefault(target.absolute, PairSpool())
-        args = self._fs, target.path, view, gaps.append
-        dump = JsonSegmentDump(target.absolute, *args) if self._request.jsonl else SegmentDump(*args)
+        dump = SegmentDump(self._fs, target.path, view, gaps.append, target.absolute if self._request.jsonl else None)
         try:
             self._texts(dump)
         finally:
@@ -276,13 +267,13 @@ class Dump:
 
     def _view(self, target: Target) -> SegmentView | None:
         """The selection from a log, ``None`` for nothing; prints the result of a lookup."""
-        view, offsets = self._request.segment, self._request.offsets
-        if offsets is not None:
-            start = start_position(self._fs, target, offsets.first)
-            last = "" if offsets.last is None else offsets.last
-            text = f"Looking for offsets {offsets.first}:{last} from position: {start}"
-            self._row(target, Row("lookup", {**offsets._asdict(), "position": start}, text))
-            return replace(view, start=start, first_offset=offsets.first, last_offset=offsets.last)
+        view = self._request.segment
+        first, last = view.first_offset, view.last_offset
+        if first is not None:
+            start = start_position(self._fs, target, first)
+            text = f"Looking for offsets {first}:{'' if last is None else last} from position: {start}"
+            self._row(target, Row("lookup", {"first": first, "last": last, "position": start}, text))
+            return replace(view, start=start)
         if self._request.timestamp is None:
             return view
         record = find_timestamp(self._fs, target, self._request.timestamp)

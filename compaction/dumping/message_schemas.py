@@ -121,41 +121,24 @@ def read_table(text: str) -> dict[tuple[int, str], Message]:
     for paragraph in re.split(r"\n(?=\S)", text.strip()):
         head, _, fields = paragraph.partition(":")
         kind, name, versions, flexible = head.split()
-        parser = _FieldParser(_TOKEN.findall(fields))
         messages[int(kind), name] = Message(
             int(kind),
             name,
             Versions.parse(versions),
             Versions(_INFINITE, _INFINITE) if flexible == "-" else Versions(int(flexible), _INFINITE),
-            parser.fields(""),
+            _parse_fields(_TOKEN.findall(fields), ""),
         )
     return messages
 
 
-class _FieldParser:
-    """Parses the field syntax of a table."""
-
-    def __init__(self, tokens: list[str]) -> None:
-        self._tokens = tokens
-
-    def _take(self, *tokens: str) -> bool:
-        if self._tokens and self._tokens[0] in tokens:
-            del self._tokens[0]
-            return True
-        return False
-
-    def fields(self, end: str) -> tuple[Field, ...]:
-        """Fields up to ``end``: a bracket, or empty for the end of the text."""
-        parsed: list[Field] = []
-        while self._tokens and self._tokens[0] != end:
-            parsed.append(self._field(self._tokens.pop(0)))
-            self._take(",")
-        return tuple(parsed)
-
-    def _field(self, name: str) -> Field:
-        field = self._type(name)._replace(nullable=self._take("?"))
-        while self._tokens and self._tokens[0] not in (",", "]", "}"):
-            note = self._tokens.pop(0)
+def _parse_fields(tokens: list[str], end: str) -> tuple[Field, ...]:
+    """Takes fields from ``tokens`` up to ``end``: a bracket, or empty for the end of the text."""
+    parsed: list[Field] = []
+    while tokens and tokens[0] != end:
+        field = _parse_type(tokens, tokens.pop(0))
+        field = field._replace(nullable=_take(tokens, "?"))
+        while tokens and tokens[0] not in (",", "]", "}"):
+            note = tokens.pop(0)
             if note.startswith("="):
                 field = field._replace(default=note[1:])
             elif note.startswith("#"):
@@ -163,18 +146,27 @@ class _FieldParser:
                 field = field._replace(tag=int(tag), tagged=Versions.parse(versions) if versions else _ALWAYS)
             else:
                 field = field._replace(versions=Versions.parse(note))
-        return field
+        parsed.append(field)
+        _take(tokens, ",")
+    return tuple(parsed)
 
-    def _type(self, name: str) -> Field:
-        kind = self._tokens.pop(0)
-        parts: tuple[Field, ...] = ()
-        if kind == "[":
-            parts = (self._type(name),)
-            self._take("]")
-        elif kind == "{":
-            parts = self.fields("}")
-            self._take("}")
-        return Field(name, kind, parts)
+
+def _parse_type(tokens: list[str], name: str) -> Field:
+    kind = tokens.pop(0)
+    parts: tuple[Field, ...] = ()
+    if kind == "[":
+        parts = (_parse_type(tokens, name),)
+        _take(tokens, "]")
+    elif kind == "{":
+        parts = _parse_fields(tokens, "}")
+        _take(tokens, "}")
+    return Field(name, kind, parts)
+
+
+def _take(tokens: list[str], token: str) -> bool:
+    found = tokens[:1] == [token]
+    del tokens[: int(found)]
+    return found
 
 
 class _Reader:
@@ -212,7 +204,8 @@ class _Reader:
                 # of a later version Kafka reads the message itself, but no structure in it
                 raise MessageError(f"cannot read version {self._version} of {field.name}", self.pos)
             return self.structure(field.parts)
-        length = self._length(2 if field.kind == "string" else 4)
+        width = 2 if field.kind == "string" else 4
+        length = self._unsigned() - 1 if self._flexible else int.from_bytes(self._take(width), "big", signed=True)
         if length < 0:
             if not field.nullable:
                 raise MessageError(f"non-nullable field {field.name} was serialized as null", self.pos)
@@ -227,11 +220,6 @@ class _Reader:
             raise MessageError(f"string field {field.name} had invalid length {length}", self.pos)
         raw = self._array(length)
         return raw if field.kind == "bytes" else java_text(raw)
-
-    def _length(self, width: int) -> int:
-        if self._flexible:
-            return self._unsigned() - 1
-        return int.from_bytes(self._take(width), "big", signed=True)
 
     def _unsigned(self) -> int:
         """An unsigned varint, converted to Java's signed ``int``."""

@@ -7,9 +7,7 @@ Where Kafka's tool fails with an exception, the same text is printed, then an er
 A kernel locates the fields of v2 records, Python formats them. Of a log of 114 MB, a million records took 2.9 s, Kafka's tool
 3.5 s.
 
-JSON has one object a line, each with its ``type`` and ``file``. ``docs/dump-jsonl.md`` defines the fields. Names are those of
-Kafka's dump tool where it prints the field. Keys, values and header values are objects with one member that names their
-encoding: ``text`` for valid UTF-8, ``base64`` for other bytes, ``json`` for a decoded message. The output is ASCII.
+``docs/dump-jsonl.md`` defines the fields of the lines of JSON, which are ASCII.
 """
 
 from __future__ import annotations
@@ -44,6 +42,9 @@ from compaction.kernels.columns import NO_HEADERS
 _LONG_MAX = 2**63 - 1
 _INT_MAX = 2**31 - 1
 
+#: names and values of a record's headers
+Headers = list[tuple[bytes, bytes | None]]
+
 
 @dataclass(frozen=True)
 class SegmentView:
@@ -69,18 +70,22 @@ class SegmentView:
 
 
 class SegmentDump:
-    """Iterates over the text of one segment, in parts of lines.
+    """Iterates over the text of one segment, in parts of lines, or over its lines of JSON.
 
     Afterwards ``position`` is the end of the last batch, ``size`` the file's size, ``invalid`` the number of batches that fail
     their CRC and ``first_invalid`` the position of the first.
 
     :param note_gap: called with each two non-consecutive offsets
+    :param json_file: the file's name in lines of JSON; ``None`` for text
     :raises CorruptLogError: while iterating, a batch or record cannot be read; the text before it was yielded
     :raises UnsupportedLogError: while iterating, a batch is too large
     """
 
-    def __init__(self, fs: FileSystem, path: str, view: SegmentView, note_gap: Callable[[int, int], object]) -> None:
-        self._view, self._note_gap = view, note_gap
+    def __init__(
+        self, fs: FileSystem, path: str, view: SegmentView, note_gap: Callable[[int, int], object], json_file: str | None = None
+    ) -> None:
+        self._view, self._note_gap, self._file = view, note_gap, json_file
+        self._record_head = f'{{"type":"record","file":{quote(json_file or "")},'
         self._reader = BatchReader(fs, path)
         self._first = -_LONG_MAX - 1 if view.first_offset is None else view.first_offset
         self._last = _LONG_MAX if view.last_offset is None else view.last_offset
@@ -106,30 +111,31 @@ class SegmentDump:
             raise self._reader.error(error.message, self.position) from None
 
     def _batch(self, batch: LocatedBatch, data: memoryview) -> Iterator[str]:
-        header = batch.header
-        *fields, (horizon, time) = v2_fields(batch).items()
-        shown = [f"{name}: {_java_bool(value) if isinstance(value, bool) else value}" for name, value in fields]
-        v2 = " ".join([*shown, f"{horizon}: {optional_long(time)}"])
-        yield v2 if batch.magic >= MAGIC else f"offset: {header.base_offset}"
-        valid = self._checked(batch, data)
-        yield (
-            f" position: {batch.position} {time_label(batch)}: {header.max_timestamp} size: {batch.size} magic: {batch.magic}"
-            f" compresscodec: {Codec.of(header.attributes).name.lower()} crc: {header.crc} isvalid: {_java_bool(valid)}\n"
-        )
-
-    def _checked(self, batch: LocatedBatch, data: memoryview) -> bool:
-        """Whether a batch passes its CRC; counts those that do not.
-
-        :raises FormatError: its magic or codec is unknown
-        """
+        header, label, fields = batch.header, _time_label(batch), _v2_fields(batch)
+        if self._file is None:
+            *v2, (horizon, time) = fields.items()
+            shown = [f"{name}: {_java_bool(value) if isinstance(value, bool) else value}" for name, value in v2]
+            v2_text = " ".join([*shown, f"{horizon}: {optional_long(time)}"])
+            yield v2_text if batch.magic >= MAGIC else f"offset: {header.base_offset}"
         if batch.magic < 0:
             raise FormatError("batch has an unknown magic")
-        Codec.of(batch.header.attributes)
-        valid = is_valid(batch, data)
+        codec, valid = Codec.of(header.attributes).name.lower(), is_valid(batch, data)
         if not valid:
             self.first_invalid = self.first_invalid if self.invalid else batch.position
             self.invalid += 1
-        return valid
+        if self._file is None:
+            yield (
+                f" position: {batch.position} {label}: {header.max_timestamp} size: {batch.size} magic: {batch.magic}"
+                f" compresscodec: {codec} crc: {header.crc} isvalid: {_java_bool(valid)}\n"
+            )
+            return
+        if batch.magic < MAGIC:
+            fields = {**dict.fromkeys(fields), "lastOffset": batch.last_offset}
+        common = {
+            "position": batch.position, "timestampType": label, "maxTimestamp": header.max_timestamp, "size": batch.size,
+            "magic": batch.magic, "compresscodec": codec, "crc": header.crc, "isvalid": valid,
+        }  # fmt: skip
+        yield Row("batch", {**fields, **common}).json(self._file) + "\n"
 
     def _records(self, batch: LocatedBatch, data: memoryview) -> Iterator[str]:
         """The lines of the records of a v2 batch."""
@@ -147,26 +153,52 @@ class SegmentDump:
 
     def _table(self, batch: LocatedBatch, records: bytes, table: Longs, texts: list[str]) -> None:
         """Appends the lines of records."""
-        header, view, append_time, label = batch.header, self._view, batch.append_time, time_label(batch)
+        view, control = self._view, batch.header.attributes & CONTROL
+        append_time, label = batch.append_time, _time_label(batch)
         for offset, time, key_at, key_size, value_at, value_size, after_value, end in table.tolist():
             if not self._first <= offset <= self._last:
                 continue
             self._follow(offset)
+            key, value = None, None
+            if view.contents or control:
+                key, value = field_bytes(records, key_at, key_size), field_bytes(records, value_at, value_size)
+            time = time if append_time is None else append_time
+            headers = [] if view.skip_metadata or end - after_value == NO_HEADERS else _headers_at(records, after_value)
+            if self._file is not None:
+                texts.append(self._json_record(batch, (offset, time, key_size, value_size), headers, key, value))
+                continue
             if not view.skip_metadata:
-                time = time if append_time is None else append_time
-                headers = [] if end - after_value == NO_HEADERS else headers_at(records, after_value)
                 names = ",".join(java_text(name) for name, _ in headers)
                 texts.append(
                     f"| offset: {offset} {label}: {time} keySize: {key_size} valueSize: {value_size}"
-                    f" sequence: {sequence_of(batch, offset)} headerKeys: [{names}]"
+                    f" sequence: {_sequence_of(batch, offset)} headerKeys: [{names}]"
                 )
-            if view.contents or header.attributes & CONTROL:
-                key, value = field_bytes(records, key_at, key_size), field_bytes(records, value_at, value_size)
-                if not header.attributes & CONTROL:
-                    texts.append(self._contents(key, value, offset))
-                elif not view.skip_metadata:
+                if control:
                     texts.append(control_text(key, value))
+            if view.contents and not control:
+                texts.append(self._contents(key, value, offset))
             texts.append("\n")
+
+    def _json_record(
+        self, batch: LocatedBatch, numbers: tuple[int, int, int, int], headers: Headers, key: bytes | None, value: bytes | None
+    ) -> str:
+        """The line of a record with the ``numbers`` offset, timestamp and sizes of key and value; empty if nothing is shown."""
+        view, control, members = self._view, batch.header.attributes & CONTROL, []
+        offset, time, key_size, value_size = numbers
+        if not view.skip_metadata:
+            names = ",".join(quote(java_text(name)) for name, _ in headers)
+            members.append(
+                f'"offset":{offset},"timestamp":{time},"timestampType":"{_time_label(batch)}","keySize":{key_size},'
+                f'"valueSize":{value_size},"sequence":{_sequence_of(batch, offset)},"headerKeys":[{names}]'
+            )
+            if view.contents:
+                members.append(f'"headerValues":[{",".join(_bytes(content) for _, content in headers)}]')
+            if control:
+                name, message = control_record(key, value)
+                members.append(f'"control":{json.dumps({"type": name, "message": message}, separators=(",", ":"))}')
+        if view.contents and not control:
+            members.append(self._pair(key, value, offset))
+        return f"{self._record_head}{','.join(members)}}}\n" if members else ""
 
     def _messages(self, batch: LocatedBatch, data: memoryview) -> Iterator[str]:
         """The lines of a message, or of those in a wrapper."""
@@ -178,14 +210,22 @@ class SegmentDump:
         view, offset = self._view, message.offset
         if view.skip_metadata and not view.contents:
             self._follow(offset)
-            yield "\n"
+            yield "\n" if self._file is None else ""
             return
         _, key_size, _, value_size = message.fields
         self._follow(offset)
+        stored, computed = message.crcs
+        if self._file is not None:
+            fields: dict[str, object] = {
+                "offset": offset, "timestamp": message.timestamp, "timestampType": _time_label(batch),
+                "keySize": key_size, "valueSize": value_size, "isValid": stored == computed, "crc": stored,
+            }  # fmt: skip
+            line = Row("record", {} if view.skip_metadata else fields).json(self._file)
+            yield f"{line[:-1]},{self._pair(*message.contents, offset)}}}\n" if view.contents else f"{line}\n"
+            return
         if not view.skip_metadata:
-            stored, computed = message.crcs
             yield (
-                f"| offset: {offset} {time_label(batch)}: {message.timestamp} keySize: {key_size} valueSize: {value_size}"
+                f"| offset: {offset} {_time_label(batch)}: {message.timestamp} keySize: {key_size} valueSize: {value_size}"
                 f" isValid: {_java_bool(stored == computed)} crc: {stored}"
             )
         if view.contents:
@@ -212,8 +252,16 @@ class SegmentDump:
         if previous is not None and offset != previous + 1 and offset != java_number(previous + 1):
             self._note_gap(previous, offset)
 
+    def _pair(self, key: bytes | None, value: bytes | None, offset: int) -> str:
+        """The members ``key`` and ``value`` of a record."""
+        if self._view.decoder is decode_text:
+            return f'"key":{_bytes(key)},"value":{_bytes(value)}'
+        shown_key, shown_value = self._decoded(key, value, offset)
+        encoded = _decoded_message if self._view.decoder in MESSAGE_DECODERS else _decoded_text
+        return f'"key":{encoded(shown_key, key)},"value":{encoded(shown_value, value)}'
 
-def v2_fields(batch: LocatedBatch) -> dict[str, int | bool | None]:
+
+def _v2_fields(batch: LocatedBatch) -> dict[str, int | bool | None]:
     """The fields that only v2 batches have, named as Kafka prints them."""
     header = batch.header
     sequence, flags = header.base_sequence, header.attributes
@@ -237,7 +285,7 @@ def optional_long(value: int | None) -> str:
     return "OptionalLong.empty" if value is None else f"OptionalLong[{value}]"
 
 
-def time_label(batch: LocatedBatch) -> str:
+def _time_label(batch: LocatedBatch) -> str:
     """The batch's type of timestamps."""
     if not batch.magic:
         return "NoTimestampType"
@@ -248,7 +296,7 @@ def _java_bool(value: bool) -> str:
     return "true" if value else "false"
 
 
-def sequence_of(batch: LocatedBatch, offset: int) -> int:
+def _sequence_of(batch: LocatedBatch, offset: int) -> int:
     """The sequence number of the record at an offset of a v2 batch, -1 for none."""
     first = batch.header.base_sequence
     return _increment(first, offset - batch.header.base_offset) if first >= 0 else -1
@@ -261,7 +309,7 @@ def _increment(sequence: int, delta: int) -> int:
     return java_number(sequence + delta, 32)
 
 
-def headers_at(records: bytes, position: int) -> list[tuple[bytes, bytes | None]]:
+def _headers_at(records: bytes, position: int) -> Headers:
     """Names and values of the well-formed headers at ``records[at:]``."""
     count, position = decode_varint(records, position)
     headers = []
@@ -271,84 +319,6 @@ def headers_at(records: bytes, position: int) -> list[tuple[bytes, bytes | None]
         position = value_at + max(value_size, 0)
         headers.append((records[start : start + size], None if value_size < 0 else records[value_at:position]))
     return headers
-
-
-class JsonSegmentDump(SegmentDump):
-    """A segment's batches and records as JSON objects of ``file``, each with its line end."""
-
-    def __init__(self, file: str, fs: FileSystem, path: str, view: SegmentView, note_gap: Callable[[int, int], object]) -> None:
-        super().__init__(fs, path, view, note_gap)
-        self._file = file
-
-    def _batch(self, batch: LocatedBatch, data: memoryview) -> Iterator[str]:
-        header, valid = batch.header, self._checked(batch, data)
-        fields = v2_fields(batch)
-        if batch.magic < MAGIC:
-            fields = {**dict.fromkeys(fields), "lastOffset": batch.last_offset}
-        common = {
-            "position": batch.position, "timestampType": time_label(batch), "maxTimestamp": header.max_timestamp,
-            "size": batch.size, "magic": batch.magic, "compresscodec": Codec.of(header.attributes).name.lower(),
-            "crc": header.crc, "isvalid": valid,
-        }  # fmt: skip
-        yield Row("batch", {**fields, **common}).json(self._file) + "\n"
-
-    def _table(self, batch: LocatedBatch, records: bytes, table: Longs, texts: list[str]) -> None:
-        append_time, control = batch.append_time, batch.header.attributes & CONTROL
-        view, before = self._view, f'{{"type":"record","file":{quote(self._file)},'
-        label = f'"timestampType":"{time_label(batch)}"'
-        for offset, time, key_at, key_size, value_at, value_size, after_value, end in table.tolist():
-            if not self._first <= offset <= self._last:
-                continue
-            self._follow(offset)
-            if view.skip_metadata and (control or not view.contents):
-                continue
-            members = []
-            if not view.skip_metadata:
-                time = time if append_time is None else append_time
-                headers = [] if end - after_value == NO_HEADERS else headers_at(records, after_value)
-                names = ",".join(quote(java_text(name)) for name, _ in headers)
-                members.append(
-                    f'"offset":{offset},"timestamp":{time},{label},"keySize":{key_size},"valueSize":{value_size},'
-                    f'"sequence":{sequence_of(batch, offset)},"headerKeys":[{names}]'
-                )
-                if view.contents:
-                    members.append(f'"headerValues":[{",".join(_bytes(value) for _, value in headers)}]')
-            if view.contents or control:
-                key, value = field_bytes(records, key_at, key_size), field_bytes(records, value_at, value_size)
-                if control:
-                    name, message = control_record(key, value)
-                    given = json.dumps({"type": name, "message": message}, separators=(",", ":"))
-                    members.append(f'"control":{given}')
-                else:
-                    members.append(self._pair(key, value, offset))
-            texts.append(f"{before}{','.join(members)}}}\n")
-
-    def _message(self, message: Message, batch: LocatedBatch) -> Iterator[str]:
-        view, offset = self._view, message.offset
-        if view.skip_metadata and not view.contents:
-            self._follow(offset)
-            return
-        _, key_size, _, value_size = message.fields
-        self._follow(offset)
-        fields: dict[str, object] = {}
-        if not view.skip_metadata:
-            stored, computed = message.crcs
-            fields = {
-                "offset": offset, "timestamp": message.timestamp, "timestampType": time_label(batch),
-                "keySize": key_size, "valueSize": value_size, "isValid": stored == computed, "crc": stored,
-            }  # fmt: skip
-        line = Row("record", fields).json(self._file)
-        if view.contents:
-            line = f"{line[:-1]},{self._pair(*message.contents, offset)}}}"
-        yield f"{line}\n"
-
-    def _pair(self, key: bytes | None, value: bytes | None, offset: int) -> str:
-        """The members ``key`` and ``value`` of a record."""
-        if self._view.decoder is decode_text:
-            return f'"key":{_bytes(key)},"value":{_bytes(value)}'
-        shown_key, shown_value = self._decoded(key, value, offset)
-        encoded = _decoded_message if self._view.decoder in MESSAGE_DECODERS else _decoded_text
-        return f'"key":{encoded(shown_key, key)},"value":{encoded(shown_value, value)}'
 
 
 def _bytes(raw: bytes | None) -> str:

@@ -136,7 +136,6 @@ class SegmentReader:
                 if scan.error is None:
                     continue
             if scan.error is not None:
-                position = scan.error_position
                 raise CorruptLogError(scan.error, path=self._path, position=position, hint="restore this segment")
             if position + max(scan.need, LOG_OVERHEAD_BYTES + 5) > self._end:
                 remaining = self._end - position
@@ -208,7 +207,7 @@ class SegmentScan:
         consumed = position - start - self.position
         self._small_batches = consumed < _LARGE_BATCH_BYTES * n
         error = BATCH_ERRORS.get(code) if code not in (IO_ERROR, OTHER_MAGIC, LONG_CONTROL, PARTIAL) else None
-        return BatchScan(rows, consumed, error, position - start, 0)
+        return BatchScan(rows, consumed, error, 0)
 
     def _scan(self, table: Rows) -> BatchScan:
         """The next batches at ``position``, at least one if any."""
@@ -222,7 +221,7 @@ class SegmentScan:
                 return result
             if result.need > MAX_BATCH_BYTES:
                 message = f"batch of {result.need} bytes, more than {MAX_BATCH_BYTES} are not supported"
-                return result._replace(error=message, error_position=self.position)
+                return result._replace(error=message)
 
     def _in_order(self, rows: Rows) -> Rows:
         """The batches before the first one whose offsets decrease, which is an error: no checksum covers a base offset."""

@@ -59,14 +59,12 @@ class BatchScan(NamedTuple):
     """Result of ``scan_batches``.
 
     ``rows``: the complete batches (``BATCH_ROW``); ``consumed``: their total size in bytes; ``error``: the fault of the
-    batch at ``error_position`` (in the segment), if any; ``need``: the size of the batch at ``consumed`` if its length field
-    was read and it continues after the buffer, else 0.
+    batch after them, if any; ``need``: its size if its length field was read and it continues after the buffer, else 0.
     """
 
     rows: NDArray[np.void]
     consumed: int
     error: str | None
-    error_position: int
     need: int
 
 
@@ -345,7 +343,7 @@ def scan_batches(
         valid = read_control_types(data, base_position, rows[:n])
         if valid < n:
             n, pos, code = valid, int(rows["position"][valid]) - base_position, BAD_CONTROL_RECORD
-    return BatchScan(rows[:n], pos, BATCH_ERRORS.get(code), base_position + pos, size if code == PARTIAL else 0)
+    return BatchScan(rows[:n], pos, BATCH_ERRORS.get(code), size if code == PARTIAL else 0)
 
 
 @kernel

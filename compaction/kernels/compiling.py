@@ -103,15 +103,12 @@ class _Inner:
         return njit(self._function)
 
     @cached_property
-    def _part(self) -> Any:
-        return _njit(self._function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-
-    @cached_property
     def _numba_type_(self) -> Any:
-        """numba's type of this object; it only has a weak reference to the dispatcher."""
         from numba import types
 
-        return types.Dispatcher(self._part)
+        # the type only has a weak reference to the dispatcher
+        self._compiled = _njit(self._function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+        return types.Dispatcher(self._compiled)
 
 
 def _njit(function: Callable[..., Any], **options: bool) -> Any:

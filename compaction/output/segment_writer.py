@@ -113,7 +113,7 @@ class SegmentCheck:
             if len(scan.rows):
                 self._check_offsets(scan.rows)
             if scan.error is not None:
-                raise read_back_error(self._path, f"{scan.error} at byte {scan.error_position}")
+                raise read_back_error(self._path, f"{scan.error} at byte {position + taken + scan.consumed}")
             taken += scan.consumed
             if not len(scan.rows):
                 break

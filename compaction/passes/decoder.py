@@ -122,7 +122,8 @@ def check_message_crcs(block: Block) -> None:
     if (block.rows["magic"] < MAGIC).any():
         result = scan_batches(block.raw, block.position, check_crc=True)
         if result.error is not None:
-            raise CorruptLogError(result.error, path=block.path, position=result.error_position, hint=CHANGED)
+            position = block.position + result.consumed
+            raise CorruptLogError(result.error, path=block.path, position=position, hint=CHANGED)
 
 
 def read_by_kafka(rows: NDArray[np.void], verdicts: NDArray[np.uint8]) -> NDArray[np.bool_]:

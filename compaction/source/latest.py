@@ -109,7 +109,6 @@ class _NewestSink:
         self._table = SlotTable.of_keys(NEWEST, min(span, keys))
         self._shards = int(min(_MAX_SHARDS, -(-span // keys)))
         self._spool = PartSpool(WORDS[NEWEST], self._shards, 0)
-        self._spilled_any = False
         # an offset word is (offset + 1) << OFFSET_SHIFT with flags
         self._end_word = np.uint64((first_offset + span + 1) << OFFSET_SHIFT)
 
@@ -125,12 +124,11 @@ class _NewestSink:
     def _spill(self) -> None:
         slots = self._table.occupied()
         self._table.clear()
-        self._spilled_any = True
         self._spool.add(slots, (slots[:, 1] % np.uint64(self._shards)).astype(np.int64))
 
     def result(self) -> Iterator[Packed]:
         """The slots of all keys, shard by shard."""
-        if not self._spilled_any:
+        if not self._spool.rows:
             yield self._table.occupied()
             return
         self._spill()
@@ -155,7 +153,7 @@ class PartSpool:
         self._file = tempfile.SpooledTemporaryFile(max_size=memory_bytes)
         #: of each addition, the row of the file at which it starts, and the first rows of the parts in it
         self._additions: list[tuple[int, NDArray[np.int64]]] = []
-        self._rows = 0
+        self.rows = 0
 
     def add(self, rows: NDArray[np.uint64], part_of: NDArray[np.int64]) -> None:
         """Add rows, uint64[n, words], with the part of each, int64[n].
@@ -165,10 +163,10 @@ class PartSpool:
         order = np.argsort(part_of, kind="stable")
         starts = np.searchsorted(part_of[order], np.arange(self._parts + 1))
         with storage_errors(tempfile.gettempdir(), "hold intermediate results"):
-            self._file.seek(self._rows * self._words * _WORD_BYTES)
+            self._file.seek(self.rows * self._words * _WORD_BYTES)
             self._file.write(np.ascontiguousarray(rows[order]).tobytes())
-        self._additions.append((self._rows, starts))
-        self._rows += len(rows)
+        self._additions.append((self.rows, starts))
+        self.rows += len(rows)
 
     def read(self, part: int) -> NDArray[np.uint64]:
         """The rows of a part, uint64[n, words], in the order in which they were added."""

@@ -64,15 +64,19 @@ def text(halves: Sequence[int]) -> str:
     return b"".join(int(half).to_bytes(8, "little") for half in halves).hex()
 
 
-def rows_of(keys: Sequence[bytes | None]) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
-    """A table of these keys as ``hash_keys`` takes it, its last column counting; the bytes that it points to, each key at any
-    alignment and right before the next one."""
-    data = np.frombuffer(bytearray(b"".join(key or b"" for key in keys) or b"."), np.uint8)
+def located(keys: Sequence[bytes | None], after: bytes = b"") -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
+    """Rows of these keys as of ``locate_keys``, all of tombstones; the bytes that they point to, each key at any alignment and
+    followed by ``after`` and the next one."""
+    data = np.frombuffer(bytearray(b"".join((key or b"") + after for key in keys) or b"."), np.uint8)
     table, at = np.empty((len(keys), 3), np.uint64), data.ctypes.data
     for row, key in enumerate(keys):
-        table[row] = (0, NO_KEY, row) if key is None else (at, len(key), row)
-        at += len(key or b"")
+        table[row] = *((0, NO_KEY) if key is None else (at, len(key))), offset_word(row)
+        at += len(key or b"") + len(after)
     return table, data
+
+
+def offset_word(row: int) -> int:
+    return (row + 1) << OFFSET_SHIFT | TOMBSTONE
 
 
 def test_the_plain_implementation_and_the_kernel_have_published_vectors() -> None:
@@ -93,10 +97,10 @@ def test_a_key_of_any_size_at_any_address_is_hashed_as_the_plain_implementation_
 
 @given(st.lists(st.none() | st.binary(max_size=160), max_size=80), SECRETS)
 def test_many_keys_are_hashed_like_single_keys(keys: list[bytes | None], secret: HashSecret) -> None:
-    table, data = rows_of(keys)
+    table, data = located(keys)
     hashed_rows(table, len(keys), secret.state())
     expected = [(0, 0) if key is None else naive_siphash(secret.low, secret.high, key) for key in keys]
-    assert table.tolist() == [[*halves, row] for row, halves in enumerate(expected)]
+    assert table.tolist() == [[*halves, offset_word(row)] for row, halves in enumerate(expected)]
     assert data.tobytes() == b"".join(key or b"" for key in keys) or not any(keys)
 
 
@@ -105,7 +109,7 @@ def test_full_lanes_and_remainders_are_hashed_alike_within_one_call(size: int) -
     secret = HashSecret.random()
     for count in (1, 15, 16, 17, 40):
         keys = [bytes([n]) * size for n in range(count + 3)]
-        table, _data = rows_of(keys)
+        table, _data = located(keys)
         after = table[count:].tolist()
         hashed_rows(table, count, secret.state())
         assert table[:count, :2].tolist() == [list(naive_siphash(secret.low, secret.high, key)) for key in keys[:count]]
@@ -228,16 +232,6 @@ def test_fewer_than_four_in_a_hundred_unmapped_keys_pass(keys: int) -> None:
 
 
 SECRET = HashSecret(7, 11)
-
-
-def located(keys: list[bytes], after: bytes = b"") -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
-    """Rows as of ``locate_keys``, and the bytes that they point to: each key is followed by ``after``."""
-    data = np.frombuffer(b"".join(key + after for key in keys) or b"\0", np.uint8)
-    rows, at = np.zeros((len(keys), 3), np.uint64), data.ctypes.data
-    for number, key in enumerate(keys):
-        rows[number] = at, len(key), (number + 1) << OFFSET_SHIFT | TOMBSTONE
-        at += len(key) + len(after)
-    return rows, data
 
 
 def key_set(keys: list[bytes]) -> KeySet:

@@ -1,4 +1,5 @@
-"""The text and the JSON lines of a segment: both say the same, whatever the sizes of buffers; offset ranges; bounded memory.
+"""The text and the JSON lines of a segment say the same, whatever the sizes of buffers; offsets and timestamps found by
+index are those that a scan of all records finds; findings are in the order of Kafka's maps; memory is bounded.
 
 Text is that of Kafka's tool (``tests/conformance/test_dump.py``). Each JSON line is turned back into it, for segments of
 every kind; ``tests/commands/calls/dump_log.txt`` has lines of findings, lookups and checks.
@@ -11,8 +12,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,17 @@ import pytest
 from compaction.commands import dump_log
 from compaction.dumping import batch_reader
 from compaction.dumping.batch_reader import BatchReader
-from compaction.dumping.dump_tool import find_timestamp
-from compaction.dumping.findings import Row
+from compaction.dumping.dump_tool import find_timestamp, may_hold, segments_with, start_position
+from compaction.dumping.findings import MISMATCH, NOT_FOUND, OUT_OF_ORDER, TIMESTAMP, Findings, PairSpool, Row, java_order
 from compaction.dumping.record_decoders import decode_offsets, decode_with, text_decoder
-from compaction.dumping.segment_dump import JsonSegmentDump, SegmentDump, SegmentView
+from compaction.dumping.segment_dump import SegmentDump, SegmentView
 from compaction.dumping.targets import Target
 from compaction.errors import CorruptLogError, LogError, UnsupportedLogError
 from compaction.files.local import LocalFileSystem
 from compaction.formats.java_text import java_text, json_text
 from tests.conformance.dump_files import damaged_segments, sound_segments
 from tests.conftest import ROOT
-from tests.dumping.segments import T0, write_segment
+from tests.dumping.segments import T0, Made, write_partition, write_segment
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 
@@ -52,9 +52,9 @@ BATCH_FIELDS = (
 class Shown:
     """The result of a dump: its text, the gaps, and the error that ended it."""
 
-    def __init__(self, path: Path, view: SegmentView, printer: Callable[..., SegmentDump] = SegmentDump) -> None:
+    def __init__(self, path: Path, view: SegmentView, json_file: str | None = None) -> None:
         self.gaps: list[tuple[int, int]] = []
-        self.dump = printer(FILES, str(path), view, lambda *gap: self.gaps.append(gap))
+        self.dump = SegmentDump(FILES, str(path), view, lambda *gap: self.gaps.append(gap), json_file)
         pieces, self.error = [], ""
         try:
             for text in self.dump:
@@ -77,7 +77,7 @@ class Shown:
 
 
 def shown_as_json(path: Path, view: SegmentView) -> Shown:
-    return Shown(path, view, partial(JsonSegmentDump, "/f"))
+    return Shown(path, view, "/f")
 
 
 def java(value: object) -> str:
@@ -303,3 +303,154 @@ def test_memory_does_not_grow_with_the_segment(tmp_path: Path) -> None:
         peaks.append(int(done.stderr.splitlines()[-1]))
         path.unlink()
     assert peaks[1] < peaks[0] + 40_000
+
+
+def target(made: Made) -> Target:
+    return Target.of(str(made.path), "/")
+
+
+@pytest.fixture(params=["none", "gzip"])
+def made(request: pytest.FixtureRequest, tmp_path: Path) -> Made:
+    return write_segment(tmp_path, 1000, batches=20, codec=request.param)
+
+
+@pytest.mark.parametrize("harm", ["missing", "empty", "garbled", "of another log"])
+def test_a_malformed_index_is_not_used(made: Made, harm: str, tmp_path: Path) -> None:
+    index = made.path.with_suffix(".index")
+    other = write_segment(tmp_path / "other", 1000, batches=20, count=3).path.with_suffix(".index")
+    contents = {"empty": b"", "garbled": index.read_bytes()[4:12] * 3, "of another log": other.read_bytes()}
+    assert start_position(FILES, target(made), 1150) == made.positions[18]
+    index.unlink()
+    if harm in contents:
+        index.write_bytes(contents[harm])
+    assert start_position(FILES, target(made), 1150) == 0
+
+
+class TestTimes:
+    @pytest.mark.parametrize("block", [64, 200, 1000, None])
+    def test_the_first_record_at_or_after_a_time_is_found_with_and_without_indexes_by_blocks_of_any_size(
+        self, made: Made, block: int | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if block:
+            monkeypatch.setattr(batch_reader, "WINDOW_BYTES", block)
+        times = range(T0 + 9_900, T0 + 11_700, 5)
+        firsts = [next((record for record in made.records if record.timestamp >= time), None) for time in times]
+        expected = [first and (first.offset, first.timestamp) for first in firsts]
+        found = [find_timestamp(FILES, target(made), time) for time in times]
+        assert [each and (each.offset, each.timestamp) for each in found] == expected
+        for index in (".timeindex", ".index"):
+            made.path.with_suffix(index).unlink()
+        again = [find_timestamp(FILES, target(made), time) for time in times]
+        assert [each and each[1:] for each in again] == [each and each[1:] for each in found]
+
+    def test_the_search_skips_what_the_index_rules_out(self, made: Made) -> None:
+        found = find_timestamp(FILES, target(made), made.records[-1].timestamp)
+        assert found is not None
+        assert (found.start, found.position) == (made.positions[18], made.positions[19])
+
+    def test_a_torn_tail_has_no_times(self, made: Made) -> None:
+        made.path.with_suffix(".timeindex").unlink()
+        made.path.write_bytes(made.path.read_bytes()[:-3])
+        assert find_timestamp(FILES, target(made), made.records[-1].timestamp) is None
+        assert find_timestamp(FILES, target(made), made.records[-5].timestamp) is not None
+
+    def test_damage_in_scanned_batches_is_an_error_with_a_position(self, made: Made) -> None:
+        content = bytearray(made.path.read_bytes())
+        content[made.positions[1] + 16] = 9
+        made.path.write_bytes(bytes(content))
+        made.path.with_suffix(".timeindex").unlink()
+        with pytest.raises(CorruptLogError) as caught:
+            find_timestamp(FILES, target(made), made.records[-1].timestamp)
+        assert caught.value.position == made.positions[1]
+
+    def test_a_time_index_excludes_later_timestamps(self, made: Made) -> None:
+        assert may_hold(FILES, target(made), T0)
+        assert not may_hold(FILES, target(made), made.records[-1].timestamp + 1)
+        made.path.with_suffix(".timeindex").unlink()
+        assert may_hold(FILES, target(made), made.records[-1].timestamp + 1)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [
+        (0, 0, [0]),
+        (199, 199, [0]),
+        (200, 200, [1]),
+        (150, 450, [0, 1, 2]),
+        (450, None, [2]),
+        (10**6, 10**6 + 1, [2]),
+        (0, None, [0, 1, 2]),
+    ],
+)
+def test_segments_are_chosen_by_their_base_offsets(tmp_path: Path, first: int, last: int | None, expected: list[int]) -> None:
+    logs = [target(made) for made in write_partition(tmp_path / "orders-0")]
+    assert segments_with(logs, first, last) == [logs[number] for number in expected]
+
+
+def test_paths_are_in_the_order_of_a_java_map() -> None:
+    # hash codes of one-letter strings are their letters; a table of 16 places takes 13 of them, then 32 places are needed
+    few = dict.fromkeys("qpab")
+    assert [name for name, _ in java_order(few)] == ["p", "a", "q", "b"]
+    many = {chr(97 + number): None for number in range(14)}
+    assert [name for name, _ in java_order(many)] == sorted(many)
+
+
+def test_kinds_of_findings_have_a_fixed_order() -> None:
+    findings = Findings()
+    spool = PairSpool()
+    spool.append(-1, 4)
+    findings.gaps["/log"] = spool
+    for kind, *pairs in ((NOT_FOUND, (7, -1)), (OUT_OF_ORDER, (5, 6)), (TIMESTAMP, (1, 2), (3, 4))):
+        for pair in pairs:
+            findings.add(kind, "/time", pair)
+    for pair in ((3, 5), (9, 8), (3, 4)):
+        findings.add(MISMATCH, "/index", pair)
+    assert [row.text for _, row in findings.rows()] == [
+        "Mismatches in :/index",
+        "  Index offset: 9, log offset: 8",
+        "  Index offset: 3, log offset: 4",
+        "Found timestamp mismatch in :/time",
+        "  Index timestamp: 1, log timestamp: 2",
+        "  Index timestamp: 3, log timestamp: 4",
+        "Found out of order timestamp in :/time",
+        "  Index timestamp: 5, Previously indexed timestamp: 6",
+        "The following indexed offsets are not found in :/time",
+        "Indexed offset: 7, found log offset: -1",
+        "Non-consecutive offsets in /log",
+        "  -1 is followed by 4",
+    ]
+    findings.close()
+
+
+@pytest.fixture(params=[1 << 20, 4], ids=["in memory", "in a file"])
+def spool(request: pytest.FixtureRequest) -> Iterator[PairSpool]:
+    made = PairSpool(request.param)
+    yield made
+    made.close()
+
+
+def test_increasing_pairs_are_returned_unchanged(spool: PairSpool) -> None:
+    for number in range(200_000):
+        spool.append(number, number % 50_000)
+    found = list(spool)
+    assert len(found) == 200_000
+    assert found[:2] == [(0, 0), (1, 1)]
+    assert found[-1] == (199_999, 49_999)
+
+
+def test_other_pairs_are_sorted_and_the_last_of_equal_ones_wins(spool: PairSpool) -> None:
+    for pair in ((5, 1), (9, 2), (5, 3), (-(2**63), 4)):
+        spool.append(*pair)
+    assert list(spool) == [(-(2**63), 4), (5, 3), (9, 2)]
+
+
+def test_it_can_be_read_again(spool: PairSpool) -> None:
+    spool.append(1, 2)
+    assert list(spool) == list(spool) == [(1, 2)]
+
+
+def test_an_empty_spool_is_reported_as_empty(spool: PairSpool) -> None:
+    assert spool.empty
+    assert list(spool) == []
+    spool.append(-1, 0)
+    assert not spool.empty
