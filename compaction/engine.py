@@ -9,11 +9,15 @@ a part of a task, or ``known`` to all of them.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from compaction.screen.progress import Progress
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -70,6 +74,17 @@ class Job:
     def sized(cls, name: str, description: str, task_bytes: Sequence[int]) -> Job:
         """A job that is shown as a pass if it reads at least ``SHOWN_BYTES``."""
         return cls(description, name if sum(task_bytes) >= SHOWN_BYTES else None, task_bytes)
+
+    @contextmanager
+    def shown(self, progress: Progress | None) -> Iterator[Progress | None]:
+        """The progress that shows the job in the block, if it is a pass; all of its bytes count at the end, not after an
+        error."""
+        if self.name is None or progress is None:
+            yield None
+            return
+        progress.start(self.name, sum(self.task_bytes))
+        yield progress
+        progress.done(self.name)
 
 
 @dataclass(frozen=True)

@@ -98,8 +98,7 @@ class EngineChoice:
     to_store: bool = False
     paths: Sequence[str] = ()
     _started: PlainSession | None = None
-    _workers: LocalEngine | None = None
-    _closing: list[SparkEngine | ConnectEngine] = field(default_factory=list)
+    _engine: LocalEngine | SparkEngine | ConnectEngine | None = None
 
     def spark(self) -> Session:
         """The session; the first call starts it, unless the caller has given one.
@@ -114,7 +113,13 @@ class EngineChoice:
 
     def passes(self, progress: Progress | None = None) -> Callable[[], engine.Engine]:
         """A function that starts the engine; calls without work import neither Spark nor kernels."""
-        return partial(_ENGINES[self.name], self, progress)
+        return partial(self._start, progress)
+
+    def _start(self, progress: Progress | None) -> engine.Engine:
+        if self._engine is None:
+            self._engine = _ENGINES[self.name](self)
+        self._engine.progress = progress
+        return self._engine
 
     @contextmanager
     def running(self) -> Iterator[Callable[[], engine.Engine]]:
@@ -127,36 +132,35 @@ class EngineChoice:
         with surroundings().progress() as progress:
             yield self.passes(progress)
 
-    def _local(self, progress: Progress | None) -> LocalEngine:
+    def _local(self) -> LocalEngine:
         from compaction.engines.limits import usable_cores
         from compaction.engines.local import INLINE_BYTES, LocalEngine
 
-        if self._workers is None:
-            cores = usable_cores()
-            self._workers = LocalEngine(min(cores, self.cores or cores), inline_bytes=0 if self.to_store else INLINE_BYTES)
-        self._workers.progress = progress
-        return self._workers
+        cores = usable_cores()
+        return LocalEngine(min(cores, self.cores or cores), inline_bytes=0 if self.to_store else INLINE_BYTES)
 
-    def _on_spark(self, progress: Progress | None) -> SparkEngine:
+    def _on_spark(self) -> SparkEngine:
         from compaction.engines.spark import SparkEngine
 
-        self._closing.append(engine := SparkEngine(self.spark().sparkContext, progress))
-        return engine
+        return SparkEngine(self.spark().sparkContext)
 
-    def _on_server(self, progress: Progress | None) -> ConnectEngine:
+    def _on_server(self) -> ConnectEngine:
         from compaction.engines.connect import ConnectEngine, connect
 
         if self.session is None and self._started is None:
             self._started = connect()
-        self._closing.append(engine := ConnectEngine(self.session or self._started, progress))
-        engine.require_visible([path for path in self.paths if "://" not in path])
+        engine = ConnectEngine(self.session or self._started)
+        try:
+            engine.require_visible([path for path in self.paths if "://" not in path])
+        except BaseException:
+            engine.close()
+            raise
         return engine
 
     def close(self) -> None:
-        while self._closing:
-            self._closing.pop().close()
-        if self._workers is not None:
-            self._workers.close()
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
         if self._started is not None:
             atexit.unregister(self._started.stop)
             self._started.stop()
@@ -167,7 +171,7 @@ class EngineChoice:
 
 
 #: a new engine is a row here, and a choice of the option
-_ENGINES: Mapping[str, Callable[[EngineChoice, Progress | None], engine.Engine]] = {
+_ENGINES: Mapping[str, Callable[[EngineChoice], LocalEngine | SparkEngine | ConnectEngine]] = {
     LOCAL: EngineChoice._local,
     SPARK: EngineChoice._on_spark,
     CONNECT: EngineChoice._on_server,

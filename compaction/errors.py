@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 
 from compaction.printable import printable
 
@@ -48,13 +49,7 @@ class CompactionError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Spark pickles errors from tasks to the driver; ``Exception`` does not pickle keyword-only arguments."""
-        return (_rebuild, (type(self), self.message, self.path, self.position, self.hint))
-
-
-def _rebuild(
-    kind: type[CompactionError], message: str, path: str | None, position: int | None, hint: str | None
-) -> CompactionError:
-    return kind(message, path=path, position=position, hint=hint)
+        return partial(type(self), self.message, path=self.path, position=self.position, hint=self.hint), ()
 
 
 class UsageError(CompactionError):

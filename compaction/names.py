@@ -113,6 +113,12 @@ def is_of_log_dir(name: str) -> bool:
     return is_file or parse_partition_dir(name) is not None or _MARKED_DIR.fullmatch(name) is not None
 
 
+def is_significant(name: str) -> bool:
+    """Whether a broker or a run interprets a file of this name in an output of a run."""
+    known = is_log_file(name) or is_log_dir_file(name) or name in _CHECKPOINTS
+    return known and name not in ("quorum-state", "bootstrap.checkpoint")
+
+
 def marked_dirs_of(names: Iterable[str], logs: Collection[TopicPartition]) -> list[str]:
     """The directories among ``names`` that are marked ``-delete``, ``-future`` or ``-stray`` and copies of one of ``logs``.
 

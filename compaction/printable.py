@@ -35,16 +35,13 @@ def printable_json(document: str) -> str:
     String values are unchanged, except that a byte that is not UTF-8 becomes the six characters of ``printable``: other
     languages' parsers refuse a document with an unpaired surrogate, or lose the character.
     """
-    return _SURROGATE.sub(lambda match: f"\\{_escape(match)}", _NOT_IN_JSON.sub(_json_escape, document))
+    escaped = _NOT_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
+    return _SURROGATE.sub(lambda match: f"\\{_escape(match)}", escaped)
 
 
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
-
-
-def _json_escape(match: re.Match[str]) -> str:
-    return f"\\u{ord(match[0]):04x}"
 
 
 class Output(Protocol):

@@ -30,6 +30,11 @@ _FRAME = '<iframe srcdoc="{}" sandbox="allow-scripts" width="100%" height="900" 
 class Result:
     """A result: ``str()`` is the text of the terminal, ``to_dict()`` the JSON document, ``to_arrow()`` a row for each log."""
 
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command."""
+        raise NotImplementedError
+
     def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
         """The result as lines of text.
 
@@ -116,7 +121,10 @@ class PageResult(Result):
         # the text may contain any characters, and so may the data
         head, rest = frame.split("<!--TEXT-->")
         between, tail = rest.split("<!--DATA-->")
-        page = "".join([head, escape(str(self)), between, _embedded(_shown(self.page_document(), self.not_on_page)), tail])
+        shown = _shown(self.page_document(), self.not_on_page)
+        # no text can end the script element that contains the document
+        document = printable_json(json.dumps(shown, separators=(",", ":"), ensure_ascii=False)).replace("<", "\\u003c")
+        page = "".join([head, escape(str(self)), between, document, tail])
         if path is not None:
             write_text(str(path), page)
         return page
@@ -136,12 +144,6 @@ def _shown(value: Any, without: frozenset[str]) -> Any:
     if isinstance(value, Mapping):
         return {name: _shown(each, without) for name, each in value.items() if name not in without}
     return [_shown(each, without) for each in value] if isinstance(value, (list, tuple)) else value
-
-
-def _embedded(values: Any) -> str:
-    """JSON that cannot end the script element which contains it."""
-    text = printable_json(json.dumps(values, separators=(",", ":"), ensure_ascii=False))
-    return text.replace("<", "\\u003c")
 
 
 def _asset(name: str) -> str:

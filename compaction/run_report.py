@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, RunStatus, Since, VersionUsed, WaveReport
 from compaction.results import PageResult
@@ -44,22 +44,13 @@ INCOMPLETE = "incomplete"
 #: the fields of a log that are summed for the run
 _COUNTS = tuple(count.name for count in fields(LogReport) if count.type == "int" and count.default == 0)
 _COLOURS = {LogStatus.FAILED: "bold red", LogStatus.CLEANED: "green", LogStatus.SKIPPED: "dim"}
+#: the fields of a log that are times
+_TIMES = ("seconds", "task_seconds")
 #: reason codes as shown
 _CAUSES = {"error": "", "policy_unknown": "unknown", "no_match": "no match", "last_segment": "last segment"}
 #: logs that a note names
 _MOST_NAMES = 5
 _RELEASE = "the next run or a broker's start removes them, or at once:"
-
-
-class Verified(Protocol):
-    """The result of a verification, as ``verify`` returns it."""
-
-    @property
-    def exit_code(self) -> int:
-        """0 if all logs hold."""
-
-    def lines(self, style: Style | None = None) -> Iterable[Line]:
-        """As lines of text."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +80,7 @@ class RunReport(PageResult):
     #: the output directory, if an earlier run of the same request wrote it
     done_before: str = ""
     #: the certificates of ``verify``, one for each log directory
-    verified: tuple[Verified, ...] = ()
+    verified: tuple[PageResult, ...] = ()
     waves: tuple[WaveReport, ...] = ()
     #: the number of logs that a run in progress has not done
     remaining_logs: int = 0
@@ -139,7 +130,10 @@ class RunReport(PageResult):
             "waves": [{**asdict(wave), "seconds": round(wave.seconds, 3)} for wave in self.waves],
             "kafka_versions": [asdict(kafka_version) for kafka_version in self.kafka_versions],
             **({"erasure": dict(self.erasure)} if self.erasure else {}),
-            "logs": [{**asdict(log), "status": log.status.value, **_seconds(log)} for log in self.logs],
+            "logs": [
+                {**asdict(log), "status": log.status.value} | {name: round(getattr(log, name), 3) for name in _TIMES}
+                for log in self.logs
+            ],
         }
 
     def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
@@ -170,10 +164,6 @@ class RunReport(PageResult):
         return f"{start}{logs}; {left}{_effect(self)}in {elapsed(self.seconds)} without start-up"
 
 
-def _seconds(log: LogReport) -> dict[str, float]:
-    return {name: round(getattr(log, name), 3) for name in ("seconds", "task_seconds")}
-
-
 def _effect(report: RunReport) -> str:
     """Bytes before and after, and the effect of .deleted files."""
     before, after = _disk(report.logs)
@@ -193,10 +183,9 @@ def outcome(log: LogReport) -> str:
     return f"{log.status.value}: {cause}" if cause else log.status.value
 
 
-def _disk(logs: Iterable[LogReport]) -> tuple[int, int]:
+def _disk(logs: Sequence[LogReport]) -> tuple[int, int]:
     """Bytes on disk before and after."""
-    reports = list(logs)
-    return sum(log.disk_bytes_before for log in reports), sum(log.disk_bytes_after for log in reports)
+    return sum(log.disk_bytes_before for log in logs), sum(log.disk_bytes_after for log in logs)
 
 
 def _outcomes(logs: Sequence[LogReport], *, dry_run: bool) -> str:
@@ -313,7 +302,9 @@ def _figures(logs: Sequence[LogReport]) -> list[str]:
     changed = [log for log in logs if log.compacted or log.expired_segments]
     before, after = _disk(logs)
     if not changed:
-        return [size(before) if before or not _unread(logs) else "", *[""] * 6]
+        # the size of a log that failed may not be known
+        unread = not before and all(log.status is LogStatus.FAILED for log in logs)
+        return ["" if unread else size(before), *[""] * 6]
     merged = sum(log.segments_before - log.segments_after for log in changed if log.compacted)
     segments = merged + sum(log.expired_segments for log in changed)
     keys = sum(log.keys for log in changed)
@@ -334,11 +325,6 @@ def _expired_records(logs: Iterable[LogReport]) -> int | None:
     """The records of expired segments; ``None`` if those of a log are not counted."""
     counts = [log.expired_records for log in logs if log.expired_segments]
     return None if None in counts else sum(filter(None, counts))
-
-
-def _unread(logs: Iterable[LogReport]) -> bool:
-    """Whether the size of the logs is not known."""
-    return all(log.status is LogStatus.FAILED for log in logs)
 
 
 def _result(logs: Sequence[LogReport]) -> str:
@@ -366,14 +352,10 @@ def _details(log: LogReport, *, named: bool) -> Iterator[str]:
         yield f"{prefix}copied in full: {log.since_reason}"
 
 
-def _expired(log: LogReport) -> str:
-    """Expired segments, with their records if these are counted."""
-    contents = "" if log.expired_records is None else f" with {counted(log.expired_records, 'record')}"
-    return f"{counted(log.expired_segments, 'expired segment')} of {size(log.expired_bytes)}{contents}"
-
-
 def _removed(log: LogReport) -> str:
     """The removed records and segments by cause; empty without any."""
+    contents = "" if log.expired_records is None else f" with {counted(log.expired_records, 'record')}"
+    expired = f"{counted(log.expired_segments, 'expired segment')} of {size(log.expired_bytes)}{contents}"
     parts = [
         (log.erased_records, f"{log.erased_records:,} erased"),
         (log.superseded_records, f"{log.superseded_records:,} superseded"),
@@ -381,6 +363,6 @@ def _removed(log: LogReport) -> str:
         (log.aborted_records, f"{log.aborted_records:,} aborted"),
         (log.invalid_records, f"{log.invalid_records:,} without a key"),
         (log.markers_removed, counted(log.markers_removed, "transaction marker")),
-        (log.expired_segments, _expired(log)),
+        (log.expired_segments, expired),
     ]
     return ", ".join(text for count, text in parts if count)

@@ -95,7 +95,10 @@ def configured(environment: Mapping[str, str]) -> dict[str, str]:
     words = shlex.split(environment.get("PYSPARK_SUBMIT_ARGS", ""))
     submit = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
     options = dict(pairwise(submit))
-    file = Path(options.get("--properties-file") or _conf_dir(environment) / "spark-defaults.conf")
+    spec = find_spec("pyspark")
+    home = environment.get("SPARK_HOME", str(Path(spec.origin).parent) if spec is not None and spec.origin else "")
+    conf = Path(environment.get("SPARK_CONF_DIR") or Path(home, "conf"))
+    file = Path(options.get("--properties-file") or conf / "spark-defaults.conf")
     try:
         result = as_dict(parse_properties(file.read_text(encoding="utf-8", errors="replace"), file))
     except OSError:
@@ -105,14 +108,6 @@ def configured(environment: Mapping[str, str]) -> dict[str, str]:
     if "--master" in options:
         result[MASTER] = options["--master"]
     return result
-
-
-def _conf_dir(environment: Mapping[str, str]) -> Path:
-    home = environment.get("SPARK_HOME")
-    if home is None:
-        spec = find_spec("pyspark")
-        home = str(Path(spec.origin).parent) if spec is not None and spec.origin else ""
-    return Path(environment.get("SPARK_CONF_DIR") or Path(home, "conf"))
 
 
 def in_effect(settings: Mapping[str, str]) -> dict[str, str]:

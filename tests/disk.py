@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,6 @@ from compaction.files.filesystem import (
     DiskFileSystem,
     File,
     FileStat,
-    Lock,
     Output,
     base_name,
     join,
@@ -111,30 +110,14 @@ class MemoryOutput(Output):
     def write(self, chunks: Sequence[Chunk]) -> None:
         self._fs.append(self.path, b"".join(chunks))
 
-    def copy_from(self, path: str) -> None:
-        self._fs.append(self.path, self._fs.read_bytes(path))
-
-    def start_writeback(self) -> None:
-        """No operation."""
-
-    def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
-        if mtime_ms is not None:
-            self._fs.inode(self.path).mtime_ns = mtime_ms * 1_000_000
+    def close(self, *, sync: bool, mtime_ns: int | None = None) -> None:
+        if mtime_ns is not None:
+            self._fs.inode(self.path).mtime_ns = mtime_ns
         if sync:
             self._fs.fsync(self.path)
 
-    def abandon(self) -> None:
-        """No operation."""
-
     def remove(self) -> None:
         self._fs.unlink(self.path)
-
-
-class MemoryLock(Lock):
-    """A lock without contention; ``NO_LOCK`` is of storage whose directories runs do not claim."""
-
-    def release(self) -> None:
-        """No operation."""
 
 
 class FaultyFileSystem(DiskFileSystem):
@@ -254,8 +237,8 @@ class FaultyFileSystem(DiskFileSystem):
             del self._directories[each]
         self._dir(parent(path)).names.pop(base_name(path), None)
 
-    def lock(self, log_dir: str, *, shared: bool = False) -> Lock:
-        return MemoryLock()
+    def lock(self, log_dir: str, *, shared: bool = False) -> ExitStack:
+        return ExitStack()
 
     def lock_holder(self, log_dir: str) -> str | None:
         return None
@@ -418,11 +401,11 @@ def crash_states(make: Callable[[int | None], FaultyFileSystem], seeds: int = 3)
 
 #: the operations that change something
 CHANGES = frozenset(
-    ("create", "append", "append_copy", "close", "copy", "fsync", "fsync_dir", "link", "link_sync", "mkdir", "release")
+    ("create", "append", "close", "copy", "fsync", "fsync_dir", "link", "link_sync", "mkdir", "release")
     + ("remove", "remove_tree", "rename", "unlink", "write_file")
 )
 #: those that take space
-GROWS = frozenset(("create", "append", "append_copy", "close", "copy", "fsync", "link", "mkdir", "write_file", "rename"))
+GROWS = frozenset(("create", "append", "close", "copy", "fsync", "link", "mkdir", "write_file", "rename"))
 
 
 class Operation(NamedTuple):
@@ -549,14 +532,11 @@ class WatchedOutput(Output):
         data = b"".join(chunks)
         self._fs.do("append", self._path, lambda: self._inner.write([data]))
 
-    def copy_from(self, path: str) -> None:
-        self._fs.do("append_copy", path, lambda: self._inner.copy_from(path), self._path)
-
     def start_writeback(self) -> None:
         self._inner.start_writeback()
 
-    def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
-        self._fs.do("close", self._path, lambda: self._inner.close(sync=sync, mtime_ms=mtime_ms))
+    def close(self, *, sync: bool, mtime_ns: int | None = None) -> None:
+        self._fs.do("close", self._path, lambda: self._inner.close(sync=sync, mtime_ns=mtime_ns))
 
     def abandon(self) -> None:
         self._inner.abandon()

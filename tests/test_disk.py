@@ -43,7 +43,7 @@ def test_a_file_being_written_is_found_in_part() -> None:
     output.write([b"some"])
     assert fs.after_kill().read_bytes("/d/b") == b"some"
     output.write([b" more"])
-    output.close(sync=True, mtime_ms=5)
+    output.close(sync=True, mtime_ns=5_000_000)
     stat = fs.stat("/d/b")
     assert stat is not None
     assert (fs.read_bytes("/d/b"), stat.mtime_ns) == (b"some more", 5_000_000)

@@ -21,21 +21,20 @@ import pytest
 from pyarrow import parquet
 
 from compaction.cli import console
-from compaction.cli.console import COMMANDS
-from compaction.cli.help_text import PROGRAM, SUBMIT
+from compaction.cli.console import PROGRAM, SUBMIT
 from compaction.cli.parser import APPLICATIONS, Parser
 from tests.golden import unpack_sample
 from tests.large_log import replace_log, write_large_log
 
 ROOT = Path(__file__).resolve().parent.parent
-MODULES = {name: module for name, module, _ in COMMANDS}
+MODULES = {name: console.application(name) for name in console.COMMANDS}
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "conf").rglob("*.md")])
 #: a call with its continuation lines, up to a comment, a pipe, or the end of a quoted command
 CALL = re.compile(rf"^(?:\S+=\S+ )*(?:[\d*]+ +)*((?:{PROGRAM} [a-z]|{SUBMIT} jobs/)(?:[^\n\\]|\\\n|\\.)*)", re.MULTILINE)
 
 
 def parser_of(command: str) -> Parser:
-    return Parser(next(each for each in COMMANDS if each.name == command).load().OPTIONS)
+    return Parser(console.load(command).OPTIONS)
 
 
 def calls(text: str) -> list[str]:

@@ -114,9 +114,9 @@ def _copy_problems(sides: _Sides, log: WalkedLog, offsets: Offsets) -> Iterator[
         elif before is not None and after is not None and before.get(name) != after.get(name):
             yield start, f"{checkpoint} has {entry_text(after.get(name))}, it had {entry_text(before.get(name))}"
     expected, actual = sides.read(PARTITION_METADATA, _text(parse_partition_metadata))
-    if expected is not None and (actual is None or expected.topic_id != actual.topic_id):
-        found = "has no topic id" if actual is None else f"has topic id {actual.topic_id}"
-        yield start, f"{PARTITION_METADATA} {found}, expected {expected.topic_id}: a broker takes the log for a stray"
+    if expected is not None and expected != actual:
+        found = "has no topic id" if actual is None else f"has topic id {actual}"
+        yield start, f"{PARTITION_METADATA} {found}, expected {expected}: a broker takes the log for a stray"
     if problem := _epoch_problem(sides, log):
         yield start, problem
     yield from _snapshot_problems(sides, log.pair)

@@ -12,7 +12,7 @@ Of a log it checks the segments, start and end offset, cleaner checkpoint, and t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,14 +24,7 @@ from compaction.errors import CorruptLogError, LogError
 from compaction.files.filesystem import FileSystem, join, parent
 from compaction.files.mixed import file_system
 from compaction.formats.checkpoints import EpochRange
-from compaction.formats.indexes import (
-    TXN_ROW,
-    check_offset_index,
-    check_time_index,
-    read_offset_index,
-    read_time_index,
-    read_txn_index,
-)
+from compaction.formats.indexes import SEGMENT_INDEXES, TXN_ROW, read_txn_index
 from compaction.formats.primitives import FormatError
 from compaction.names import CLEAN_SHUTDOWN, CLEANER_OFFSETS, INDEX, SEGMENT_KINDS, TIMEINDEX, TXNINDEX
 
@@ -253,23 +246,19 @@ class IndexChecks:
     def __init__(self, fs: FileSystem, files: SegmentFiles) -> None:
         self._files = files
         self._problems: list[str] = []
-        offsets, times = self._read(fs, INDEX, check_offset_index), self._read(fs, TIMEINDEX, check_time_index)
-        self._entries = {
-            INDEX: read_offset_index(offsets, files.base_offset),
-            TIMEINDEX: read_time_index(times, files.base_offset),
-        }
+        self._entries = {kind: index.read(self._read(fs, kind), files.base_offset) for kind, index in SEGMENT_INDEXES.items()}
         self._seen = {kind: np.zeros(len(entries), np.bool_) for kind, entries in self._entries.items()}
         self._largest = -1
         self._last_offset = files.base_offset
 
-    def _read(self, fs: FileSystem, kind: str, check: Callable[[bytes], object]) -> bytes:
+    def _read(self, fs: FileSystem, kind: str) -> bytes:
         path = self._files.path(kind)
         if fs.stat(path) is None:
             self._problems.append(f"{kind} is missing")
             return b""
         data = fs.read_bytes(path)
         try:
-            check(data)
+            SEGMENT_INDEXES[kind].check(data)
         except FormatError as error:
             self._problems.append(error.message)
         return data

@@ -111,7 +111,6 @@ class Checkup(Result):
         return 1 if self.problems else 0
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON document as a dictionary."""
         topics = [] if self.shows_topics else sorted(frozenset().union(*(check.topics for check in self.checks)), key=len)
         hidden = re.compile(_TOPIC.format("|".join(map(re.escape, reversed(topics)))))
         checks = [
@@ -128,7 +127,6 @@ class Checkup(Result):
         ]
 
     def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
-        """See ``Result``."""
         areas = [None, *(check.area for check in self.checks)]
         shown = style or Style()
         lines = [line for check, area in zip(self.checks, areas, strict=False) for line in check_lines(check, area, shown)]

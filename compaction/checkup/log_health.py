@@ -31,8 +31,9 @@ from compaction.output.journal import JOURNAL
 from compaction.rules.log_to_clean import segments_between
 from compaction.rules.log_view import LogView
 from compaction.rules.plan import LogPlan, PolicyPlan, plan_log
+from compaction.run.destination import Destination
 from compaction.run.log import Log
-from compaction.run.prepare import LogAccess, prepare
+from compaction.run.prepare import prepare
 from compaction.screen.amounts import counted, decimal, duration
 
 _MARKED = re.compile(r"Marking its partition \((?P<name>[^)]+)\) as uncleanable")
@@ -97,7 +98,7 @@ def check_log_dirs(request: CompactionRequest, cleaner: CleanerLog | None, *, qu
     def plan_for(view: LogView, settings: Settings) -> PolicyPlan:
         return PolicyPlan(plan_log(view, settings.topic, now_ms=request.as_of_ms, rules=settings.kafka.rules))
 
-    logs = prepare(LogAccess(fs, fs), request, plan_for)
+    logs = prepare(Destination(fs), request, plan_for)
     for log_dir in request.log_dirs:
         logs_of_dir = [log for log in logs if log.location.log_dir == log_dir]
         yield from _directory(files, log_dir, logs_of_dir, request.as_of_ms)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from compaction.cli import interrupts, log_lines, standard_streams
 from compaction.cli.parser import Parser
@@ -32,33 +32,29 @@ from compaction.results import PageResult, Result
 from compaction.run_report import RunReport
 from compaction.screen.text_table import Screen
 
-if TYPE_CHECKING:
-    from compaction.screen.progress import Progress
-
 _LOG = logging.getLogger(__name__)
 FAILED = 1
 USAGE = 2
 _TRACE = "run again with --verbose for the stack trace"
-_JSON_OPTION = f"--log-format={log_lines.JSON}"
 
 
-class Main(Protocol):
-    """Runs a command with these arguments, by default those of the process; returns its exit code."""
+def run_command(
+    options: CommandOptions[Any], body: Callable[[argparse.Namespace], int], argv: Sequence[str] | None = None
+) -> int:
+    """Parses the arguments and runs a command's body; any error becomes one line and an exit code.
 
-    def __call__(self, argv: Sequence[str] | None = None) -> int: ...
-
-
-def run_command(options: CommandOptions[Any], argv: Sequence[str] | None, body: Callable[[argparse.Namespace], int]) -> int:
-    """Parses the arguments and runs a command's body; any error becomes one line and an exit code."""
+    :param argv: by default those of the process
+    """
     # modules need no garbage collection at the end of the process
     atexit.register(gc.freeze)
     standard_streams.guard(log_lines.without_status)
     arguments = list(sys.argv[1:] if argv is None else argv)
     verbose = "--verbose" in arguments
-    log_lines.configure(_log_format(arguments), verbose=verbose, quiet="--quiet" in arguments)
+    # before the arguments are checked, because usage errors are logged in this format, too
+    as_json = f"--log-format={JSON}" in arguments or ("--log-format", JSON) in pairwise(arguments)
+    log_lines.configure(as_json=as_json, verbose=verbose, quiet="--quiet" in arguments)
     try:
         with interrupts.handled():
-            _require_directory()
             return _run(options, arguments, body)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
@@ -78,18 +74,13 @@ def run_command(options: CommandOptions[Any], argv: Sequence[str] | None, body: 
         log_lines.close()
 
 
-def main_of(options: CommandOptions[Any], body: Callable[[argparse.Namespace], int]) -> Main:
-    """The ``main`` of a command."""
-
-    def main(argv: Sequence[str] | None = None) -> int:
-        return run_command(options, argv, body)
-
-    return main
-
-
 def _run(options: CommandOptions[Any], argv: Sequence[str], body: Callable[[argparse.Namespace], int]) -> int:
-    parser = Parser(options)
-    arguments = parser.parse_args(argv)
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        # paths, Spark and Java need it
+        raise UsageError("the working directory has been removed", hint="change to another one, e.g. cd /") from None
+    arguments = Parser(options).parse_args(argv)
     for name in ("report", "metrics", "html"):
         file = getattr(arguments, name, None)
         if file is not None:
@@ -97,15 +88,14 @@ def _run(options: CommandOptions[Any], argv: Sequence[str], body: Callable[[argp
     # commands that change logs have this option
     if not getattr(arguments, "dry_run", True):
         interrupts.may_change_logs()
-    on_wave = partial(_write_metrics, getattr(arguments, "metrics", None))
     with (
         call(),
         in_command(
-            progress=progress,
+            progress=log_lines.progress,
             starting=interrupts.deferred,
             ends_with_process=True,
             options=options.in_report(vars(arguments), "command line"),
-            on_wave=on_wave,
+            on_wave=partial(_write_metrics, getattr(arguments, "metrics", None)),
         ),
     ):
         try:
@@ -129,31 +119,11 @@ def metrics_text(path: str, text: str, *, success: bool) -> str:
     return with_last_success(text, _text_of(path), time.time() if success else None)
 
 
-def _require_directory() -> None:
-    """:raises UsageError: the working directory was removed; paths, Spark and Java need it"""
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        raise UsageError("the working directory has been removed", hint="change to another one, e.g. cd /") from None
-
-
-def _log_format(argv: Sequence[str]) -> str:
-    """The requested log format, before the arguments are checked, because usage errors are logged in it, too."""
-    json = _JSON_OPTION in argv or ("--log-format", log_lines.JSON) in pairwise(argv)
-    return log_lines.JSON if json else log_lines.TEXT
-
-
 def _error_text(error: Exception) -> str:
     if isinstance(error, CompactionError):
         return error.describe()
     first_line = next((line for line in str(error).splitlines() if line.strip()), "no message")
     return f"{type(error).__name__}: {first_line}; {_TRACE}"
-
-
-def progress() -> Progress:
-    from compaction.screen.progress import Progress
-
-    return Progress(log_lines.show_progress, status=log_lines.status_line())
 
 
 def _text_of(file: str) -> str:
@@ -178,16 +148,14 @@ def screen(arguments: argparse.Namespace) -> Screen:
 def finish(
     result: Result,
     arguments: argparse.Namespace,
-    code: int,
     print_errors: Callable[[], object] = lambda: None,
     metrics: Callable[[], str] | None = None,
     mode: int = NEW_FILE,
     files: Collection[str] = ("report", "metrics", "html"),
 ) -> int:
-    """Ends a command: writes its files, then prints; returns the exit code. A file that cannot be written is an error, and the
-    other files are still written.
+    """Ends a command: writes its files, then prints; returns the exit code, that of the result if all files are written. A file
+    that cannot be written is an error, and the other files are still written.
 
-    :param code: the exit code if all files are written
     :param mode: permissions of the files
     :param files: the options whose files are written if they are given
     """
@@ -207,7 +175,7 @@ def finish(
     print_errors()
     for failure in failures:
         log_lines.print_error(failure.describe())
-    return FAILED if failures else code
+    return FAILED if failures else result.exit_code
 
 
 def write_report(report: RunReport, arguments: argparse.Namespace) -> int:
@@ -231,4 +199,4 @@ def write_report(report: RunReport, arguments: argparse.Namespace) -> int:
         # the report of the run that made the output is kept
         has_report = arguments.report and f'"as_of_ms": {report.as_of_ms},' in _text_of(arguments.report)
         files = [] if has_report else ["report"]
-    return finish(report, arguments, report.exit_code, print_errors, metrics, mode, files)
+    return finish(report, arguments, print_errors, metrics, mode, files)

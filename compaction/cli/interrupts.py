@@ -118,12 +118,9 @@ def _silence(number: int) -> None:
     for stopping in signals.STOPPING:
         atexit.register(signal.signal, stopping, signal.SIG_IGN)
     logging.disable(logging.CRITICAL)
-    threading.excepthook = _ignore
+    # a thread ends because its connection to the JVM has ended
+    threading.excepthook = lambda _: None
     # the import of the module may not be complete
     silence = getattr(sys.modules.get(_JVM), "silence_jvm", None)
     if silence is not None:
         silence()
-
-
-def _ignore(arguments: Any) -> None:
-    """A thread ends because its connection to the JVM has ended."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import sys
 import threading
 import time
@@ -20,10 +21,8 @@ from typing import Any, TextIO
 from compaction.cli import standard_streams
 from compaction.printable import printable, printable_json, printable_lines
 from compaction.screen.amounts import elapsed
-from compaction.screen.progress import StatusLine
-from compaction.screen.steps import FOREIGN, STEPS, WAVE, WaveProgress
-
-TEXT, JSON = "text", "json"
+from compaction.screen.progress import Progress, StatusLine
+from compaction.screen.steps import FOREIGN, STEPS, WaveProgress
 
 #: logs the errors of a command and of single logs, and progress
 JOB = logging.getLogger("kafka_log_compaction")
@@ -45,9 +44,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        progress = getattr(record, WAVE, None)
-        if isinstance(progress, WaveProgress):
-            fields[WAVE] = asdict(progress)
+        if isinstance(record.msg, WaveProgress):
+            fields["wave"] = asdict(record.msg)
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
         return printable_json(json.dumps(fields, ensure_ascii=False))
@@ -107,14 +105,14 @@ class _Steps(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = printable(record.getMessage())
         if self._errors.status is not None:
-            if hasattr(record, WAVE):
+            if isinstance(record.msg, WaveProgress):
                 self._errors.status.prefix = f"{text}: "
             else:
                 self._errors.status.step(text)
             return
         self.end()
-        if hasattr(record, WAVE):
-            JOB.info(text, extra={WAVE: getattr(record, WAVE)})
+        if isinstance(record.msg, WaveProgress):
+            JOB.info(record.msg)
             return
         self._timer = threading.Timer(LONG_STEP_S, JOB.info, [f"{text} ..."])
         self._timer.daemon = True
@@ -136,7 +134,7 @@ class _State:
     quiet = False
 
 
-def configure(log_format: str, *, verbose: bool, quiet: bool = False) -> None:
+def configure(*, as_json: bool, verbose: bool, quiet: bool = False) -> None:
     """Logs to standard error. Characters that the encoding of standard output lacks are escaped, as Python does on standard
     error.
 
@@ -144,17 +142,18 @@ def configure(log_format: str, *, verbose: bool, quiet: bool = False) -> None:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    is_json, stream = log_format == JSON, standard_streams.error_stream()
-    shows_status = not is_json and not quiet and not verbose and standard_streams.is_capable(stream or sys.stderr)
+    stream = standard_streams.error_stream()
+    capable = (stream or sys.stderr).isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+    shows_status = capable and not as_json and not quiet and not verbose
     handler = _Errors(stream, shows_status=shows_status)
     _State.errors, _State.quiet = handler, quiet
-    handler.setFormatter(JsonFormatter() if is_json else TextFormatter())
+    handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
     # of an earlier call in this process
     for earlier in [each for each in logging.root.handlers if isinstance(each, _Errors)]:
         logging.root.removeHandler(earlier)
-    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=is_json)
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=as_json)
     JOB.handlers, JOB.propagate = [handler], False
-    logging.captureWarnings(is_json)
+    logging.captureWarnings(as_json)
     # details of py4j do not help users
     logging.getLogger("py4j").setLevel(logging.WARNING)
     JOB.setLevel(logging.INFO)
@@ -200,18 +199,12 @@ def print_error(text: str, *, trace: bool = False) -> None:
     JOB.error(line, exc_info=trace and is_json())
 
 
-def show_progress(line: str) -> None:
-    """Shows a line of progress: in the log if that is JSON, else on standard error."""
-    if not _State.quiet:
-        JOB.info(line)
+def progress() -> Progress:
+    """Shows the progress of passes: in the log if that is JSON, else on standard error."""
+    return Progress(lambda line: None if _State.quiet else JOB.info(line), status=_State.errors.status)
 
 
 def without_status() -> AbstractContextManager[None]:
     """A block during which the status line is not on the terminal."""
     status = _State.errors.status
     return nullcontext() if status is None else status.paused()
-
-
-def status_line() -> StatusLine | None:
-    """The status line, if standard error is a terminal that has one."""
-    return _State.errors.status

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
-from compaction.cli.console import COMMANDS
-from compaction.cli.help_text import PROGRAM, SUBMIT, HelpFormatter
+from compaction.cli.console import COMMANDS, PROGRAM, SUBMIT, application, filled, width
 from compaction.errors import UsageError
 from compaction.names import REFERENCE_VERSION
 from compaction.options.option import CommandOptions, Option
@@ -67,6 +66,24 @@ exit status:
      broker holds the lock); nothing was changed
 130  interrupted (Ctrl-C), 143 stopped by SIGTERM; the next run completes or undoes the changes
 """
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Breaks descriptions and epilogs as ``filled``. The usage has the required options alone."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=width())
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return filled(text, width)
+
+    def add_usage(self, usage: object, actions: object, groups: object, prefix: str | None = None) -> None:
+        needed = [action for action in list(actions) if action.required]  # type: ignore[call-overload]
+        super().add_usage(f"{self._prog} {self._named(needed)}[OPTION ...]", [], [], prefix)
+
+    def _named(self, needed: list[argparse.Action]) -> str:
+        parts = [" ".join([*action.option_strings[:1], self._format_args(action, action.dest)]) for action in needed]
+        return "".join(f"{part} " for part in parts)
 
 
 class Parser(argparse.ArgumentParser):
@@ -176,11 +193,10 @@ def _add(group: argparse._ActionsContainer, name: str, row: Option, text: str) -
 
 
 def _as_run(text: str) -> str:
-    modules = {name: module for name, module, _ in COMMANDS}
     if _application() is None:
         return text
-    names = "|".join(name for name, module in modules.items() if module in APPLICATIONS)
-    return re.sub(rf"\b{PROGRAM} ({names})(?![\w-])", lambda match: f"{SUBMIT} jobs/{modules[match[1]]}.py", text)
+    names = "|".join(name for name in COMMANDS if application(name) in APPLICATIONS)
+    return re.sub(rf"\b{PROGRAM} ({names})(?![\w-])", lambda match: f"{SUBMIT} jobs/{application(match[1])}.py", text)
 
 
 def _application() -> str | None:

@@ -121,10 +121,6 @@ def terminal_width(stream: IO[str]) -> int | None:
     return _width(stream)
 
 
-def is_capable(stream: IO[str]) -> bool:
-    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
-
-
 def _width(stream: IO[str]) -> int | None:
     if not stream.isatty():
         return None

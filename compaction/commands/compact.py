@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from compaction.cli import execution, log_lines
 from compaction.commands.runs import done_before, logs_done, main_of, report_without_logs, run_on_engine
-from compaction.config.request import Budget, CheckCopy, CompactionRequest
+from compaction.config.request import Budget, CompactionRequest
 from compaction.engine_choice import ENCRYPTED, EngineChoice, surroundings
 from compaction.errors import CompactionError
 from compaction.names import TopicPartition
@@ -82,40 +82,38 @@ def compact(log_dirs: Texts, **options: Unpack[CompactOptions]) -> RunReport:
     :raises CompactionError: the run as a whole failed; a log that fails is in the report
     """
     settings = ENCRYPTED if options["verify"] else {}
-    return run_on_engine(Inputs.of(OPTIONS, options, log_dirs=log_dirs), partial(_run, options, budget_of(options)), settings)
+    return run_on_engine(Inputs.of(OPTIONS, options, log_dirs=log_dirs), _run, settings)
 
 
-def _run(options: CompactOptions, budget: Budget, engine: EngineChoice, inputs: Inputs) -> RunReport:
+def _run(engine: EngineChoice, inputs: Inputs) -> RunReport:
+    budget = Budget(
+        read_duration("--max-duration", inputs["max_duration"]),
+        read_size("--max-rewrite", inputs["max_rewrite"]),
+        read_share("--min-freed", inputs["min_freed"]),
+    )
     request = replace(
         with_output(inputs, read_request(inputs)),
-        include_active=options["include_active"],
-        allow_keyless=options["allow_keyless"],
-        release_early=options["release_early"],
-        retain_replaced=options["verify"],
-        order=options["order"],
+        include_active=inputs["include_active"],
+        allow_keyless=inputs["allow_keyless"],
+        release_early=inputs["release_early"],
+        retain_replaced=inputs["verify"],
+        order=inputs["order"],
         budget=budget,
     )
     verified: list[VerifyReport] = []
     report = done_before(inputs, request)
     if report is None:
-        if options["verify"]:
-            _require_sources(request)
-        if options["verify"] and request.output_dir is not None:
-            request = replace(request, check_copy=_check_of(engine, request, verified))
+        if inputs["verify"]:
+            from compaction.certifier.find_pairs import require_sources
+
+            require_sources(request)
+            if request.output_dir is not None:
+                request = replace(request, check_copy=partial(_check_copy, engine, request, verified))
         report = execute(engine, request)
     report = logs_done(engine, inputs, report)
-    if options["verify"] and request.check_copy is None:
-        verified = [*_verified(engine, request, report)]
+    if inputs["verify"] and request.check_copy is None:
+        verified = _verified(engine, request, report)
     return replace(report, verified=tuple(verified))
-
-
-def budget_of(options: CompactOptions) -> Budget:
-    """:raises UsageError: a value is not a time, a size or a share"""
-    return Budget(
-        read_duration("--max-duration", options["max_duration"]),
-        read_size("--max-rewrite", options["max_rewrite"]),
-        read_share("--min-freed", options["min_freed"]),
-    )
 
 
 def execute(engine: EngineChoice, request: CompactionRequest) -> RunReport:
@@ -126,12 +124,6 @@ def execute(engine: EngineChoice, request: CompactionRequest) -> RunReport:
         from compaction.run.compact import clean_logs
 
         return clean_logs(start, request, on_wave=surroundings().on_wave)
-
-
-def _require_sources(request: CompactionRequest) -> None:
-    from compaction.certifier.find_pairs import require_sources
-
-    require_sources(request)
 
 
 def _verified(engine: EngineChoice, request: CompactionRequest, report: RunReport) -> list[VerifyReport]:
@@ -145,24 +137,27 @@ def _verified(engine: EngineChoice, request: CompactionRequest, report: RunRepor
     return [certified(engine, verification) for verification in requests(request, report)]
 
 
-def _check_of(engine: EngineChoice, request: CompactionRequest, verified: list[VerifyReport]) -> CheckCopy:
-    """Adds the certificates of a copy to ``verified`` before it is published; an error if one does not hold."""
+def _check_copy(
+    engine: EngineChoice,
+    request: CompactionRequest,
+    verified: list[VerifyReport],
+    log_dir: str,
+    copy: str,
+    logs: frozenset[TopicPartition],
+) -> None:
+    """Adds the certificate of a copy to ``verified`` before it is published; an error if it does not hold."""
+    from compaction.certifier.certificate import Status, error_line
+    from compaction.certifier.find_pairs import of_logs
+    from compaction.commands.verify import certified
 
-    def check(log_dir: str, copy: str, logs: frozenset[TopicPartition]) -> None:
-        from compaction.certifier.certificate import Status, error_line
-        from compaction.certifier.find_pairs import of_logs
-        from compaction.commands.verify import certified
-
-        report = certified(engine, of_logs(request, log_dir, logs, copy))
-        wrong = [error_line(log) for log in report.logs if log.status is not Status.HOLDS]
-        wrong += [line for directory in report.directories for line in directory.lines()]
-        if wrong:
-            others = f", and {counted(len(wrong) - 1, 'more log')}" if wrong[1:] else ""
-            message = f"--verify: the copy was not published: {wrong[0]}{others}"
-            raise CompactionError(message, hint="check the disk and the memory, and run again")
-        verified.append(report)
-
-    return check
+    report = certified(engine, of_logs(request, log_dir, logs, copy))
+    wrong = [error_line(log) for log in report.logs if log.status is not Status.HOLDS]
+    wrong += [line for directory in report.directories for line in directory.lines()]
+    if wrong:
+        others = f", and {counted(len(wrong) - 1, 'more log')}" if wrong[1:] else ""
+        message = f"--verify: the copy was not published: {wrong[0]}{others}"
+        raise CompactionError(message, hint="check the disk and the memory, and run again")
+    verified.append(report)
 
 
 def _ending(report: RunReport, arguments: argparse.Namespace) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
 import shtab
 
 from compaction.cli import execution
-from compaction.cli.console import COMMANDS
-from compaction.cli.help_text import PROGRAM
+from compaction.cli.console import COMMANDS, PROGRAM, load
 from compaction.cli.parser import Parser
 from compaction.options.option import CommandOptions
 from compaction.options.table import MESSAGES, SHELL, NoOptions
@@ -38,32 +38,21 @@ examples:
 OPTIONS = CommandOptions("completion", NoOptions, SHELL, MESSAGES, description=_DESCRIPTION, epilog=_EPILOG)
 
 
-def script(shell: str) -> str:
-    """The script."""
-    text: str = shtab.complete(_all_commands(), shell)
-    return text
-
-
-def _all_commands() -> argparse.ArgumentParser:
-    """One parser of all commands, with the kind of each option's values."""
+def _body(arguments: argparse.Namespace) -> int:
     program = argparse.ArgumentParser(PROGRAM, description="An offline log cleaner for Kafka log directories.")
     program.add_argument("--version", action="store_true", help="print the version")
     commands = program.add_subparsers()
-    for command in COMMANDS:
-        options: Any = Parser(command.load().OPTIONS)
+    for command, purpose in COMMANDS.items():
+        options: Any = Parser(load(command).OPTIONS)
         for action in options._actions:
             metavar = str(action.metavar or "")
             if metavar.startswith("DIR"):
                 action.complete = shtab.DIRECTORY
             elif metavar.startswith("F"):
                 action.complete = shtab.FILE
-        commands.add_parser(command.name, parents=[options], add_help=False, help=command.purpose)
-    return program
-
-
-def _body(arguments: argparse.Namespace) -> int:
-    print(script(arguments.shell))
+        commands.add_parser(command, parents=[options], add_help=False, help=purpose)
+    print(shtab.complete(program, arguments.shell))
     return 0
 
 
-main = execution.main_of(OPTIONS, _body)
+main = partial(execution.run_command, OPTIONS, _body)

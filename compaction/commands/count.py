@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 from compaction.cli import execution, log_lines
@@ -116,7 +117,7 @@ def _body(arguments: argparse.Namespace) -> int:
         for log in report.failed:
             log_lines.print_error(f"{log.location.topic_partition}: {log.error}")
 
-    return execution.finish(report, arguments, report.exit_code, print_errors)
+    return execution.finish(report, arguments, print_errors)
 
 
-main = execution.main_of(OPTIONS, _body)
+main = partial(execution.run_command, OPTIONS, _body)

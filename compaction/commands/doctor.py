@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from compaction.errors import UsageError
 from compaction.options.inputs import Inputs, read_request
 from compaction.options.option import CommandOptions
 from compaction.options.table import MESSAGES, OPTIONAL_LOG_DIRS, OUTPUT, TEXT, DoctorOptions
-from compaction.options.values import Texts, texts
+from compaction.options.values import Texts
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -50,9 +51,6 @@ examples:
     kafka-log-compaction doctor --log-dir /var/lib/kafka/data --output json
 """
 
-_WARM_UP = "kafka-log-compaction warm-up"
-
-
 OPTIONS = CommandOptions("doctor", DoctorOptions, OPTIONAL_LOG_DIRS, OUTPUT, MESSAGES, description=_DESCRIPTION, epilog=_EPILOG)
 
 
@@ -73,16 +71,16 @@ def doctor(log_dirs: Texts = (), **options: Unpack[DoctorOptions]) -> Checkup:
 def _checks(log_dirs: Texts, options: DoctorOptions) -> Iterator[Check]:
     """The checks, as they are made."""
     inputs = Inputs.of(OPTIONS, options, log_dirs=log_dirs).having(dry_run=True)
-    cleaner = _cleaner_log(texts(options["broker_logs"]))
+    cleaner = _cleaner_log(inputs["broker_logs"]) if inputs["broker_logs"] else None
     request = read_request(inputs) if inputs["log_dirs"] else None
     yield from check_machine(inputs.now_ms, _spark_settings())
-    for part in warm_up.status():
-        state = State.OK if part.usable else State.NOTE
-        yield Check(MACHINE, part.name, state, part.found, "" if part.usable else f"{_WARM_UP} makes it; runs work without it")
+    found, usable = warm_up.status()
+    fix = "" if usable else "kafka-log-compaction warm-up makes it; runs work without it"
+    yield Check(MACHINE, warm_up.KERNELS, State.OK if usable else State.NOTE, found, fix)
     if request is not None:
         from compaction.checkup.log_health import check_log_dirs
 
-        yield from check_log_dirs(request, cleaner, quick=options["quick"])
+        yield from check_log_dirs(request, cleaner, quick=inputs["quick"])
 
 
 def _spark_settings() -> Mapping[str, str]:
@@ -96,9 +94,7 @@ def _spark_settings() -> Mapping[str, str]:
     return configured(os.environ)
 
 
-def _cleaner_log(paths: Sequence[str]) -> CleanerLog | None:
-    if not paths:
-        return None
+def _cleaner_log(paths: Sequence[str]) -> CleanerLog:
     from compaction.checkup.log_health import read_broker_log
 
     def lines() -> Iterator[str]:
@@ -127,4 +123,4 @@ def _body(arguments: argparse.Namespace) -> int:
     return checkup.exit_code
 
 
-main = execution.main_of(OPTIONS, _body)
+main = partial(execution.run_command, OPTIONS, _body)

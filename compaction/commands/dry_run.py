@@ -28,9 +28,15 @@ from compaction.options.table import (
     REPORT,
     DryRunOptions,
 )
-from compaction.options.values import Texts, as_of_ms, read_duration, read_size, texts_of_policies
-from compaction.policies.comparison import ComparedLog, Comparison, OutcomeStatus, explanation_lines, explanations_to_json
-from compaction.policies.comparison_metrics import comparison_metrics
+from compaction.options.values import Texts, read_duration, read_size
+from compaction.policies.comparison import (
+    ComparedLog,
+    Comparison,
+    OutcomeStatus,
+    comparison_metrics,
+    explanation_lines,
+    explanations_to_json,
+)
 from compaction.policies.result import OverTime, simulation_metrics
 from compaction.results import Result
 from compaction.screen.text_table import Screen
@@ -102,7 +108,7 @@ def dry_run(log_dirs: Texts, **options: Unpack[DryRunOptions]) -> Comparison | O
     :raises CompactionError: a directory cannot be read; a log that fails is in the result
     """
     inputs = Inputs.of(OPTIONS, options, log_dirs=log_dirs)
-    request = comparison_request(inputs, options)
+    request = comparison_request(inputs)
     with chosen(inputs) as engine:
         return replace(execute(engine, request), origin=provenance(inputs, engine))
 
@@ -116,7 +122,7 @@ def execute(engine: EngineChoice, request: ComparisonRequest) -> Comparison | Ov
         return compare_with(start, request) if request.over_time is None else simulate(start, request, request.over_time)
 
 
-def comparison_request(inputs: Inputs, options: DryRunOptions, explained: Sequence[str] = ()) -> ComparisonRequest:
+def comparison_request(inputs: Inputs, explained: Sequence[str] = ()) -> ComparisonRequest:
     """The checked request.
 
     :param explained: the partitions of ``--explain``
@@ -124,26 +130,26 @@ def comparison_request(inputs: Inputs, options: DryRunOptions, explained: Sequen
     """
     selector = read_selector(inputs.having(partitions=explained), "--explain") if explained else read_selector(inputs)
     base = read_request(inputs.having(dry_run=True), selector)
-    policies = tuple(map(Policy.read, texts_of_policies(options["policies"]) or [CONFIGURED]))
+    policies = tuple(map(Policy.read, inputs["policies"] or [CONFIGURED]))
     names = [policy.name for policy in policies]
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
         raise UsageError(f"--policy {repeated!r} is given twice", hint="name each policy once")
     for policy in policies:
         base.resolver.with_policy(policy.settings).broker()
-    base = replace(base, include_active=options["include_active"], allow_keyless=options["allow_keyless"])
-    return ComparisonRequest(base, policies, _span(inputs, options) if options["over_time"] else None)
+    base = replace(base, include_active=inputs["include_active"], allow_keyless=inputs["allow_keyless"])
+    return ComparisonRequest(base, policies, _span(inputs) if inputs["over_time"] else None)
 
 
-def _span(inputs: Inputs, options: DryRunOptions) -> Span:
-    first_ms, last_ms = as_of_ms(options["from_time"], "--from"), as_of_ms(options["to_time"], "--to")
+def _span(inputs: Inputs) -> Span:
+    first_ms, last_ms = inputs["from_time"], inputs["to_time"]
     end_ms = inputs.now_ms if last_ms is None else last_ms
     if end_ms > inputs.now_ms:
         raise UsageError("--to is a time up to --as-of, and not given with --ahead", hint="use --ahead for the time after it")
     if first_ms is not None and first_ms >= end_ms:
         raise UsageError("--from is not before the end of the time that is shown", hint="give an earlier time")
-    every_ms, ahead_ms = read_duration("--every", options["every"]), read_duration("--ahead", options["ahead"])
-    return Span(first_ms, last_ms, every_ms, ahead_ms or 0, read_size("--fit", options["fit"]))
+    every_ms, ahead_ms = read_duration("--every", inputs["every"]), read_duration("--ahead", inputs["ahead"])
+    return Span(first_ms, last_ms, every_ms, ahead_ms or 0, read_size("--fit", inputs["fit"]))
 
 
 @dataclass(frozen=True)
@@ -153,6 +159,10 @@ class _Explained(Result):
     logs: Sequence[ComparedLog]
     as_of_ms: int
     origin: Mapping[str, Any]
+
+    @property
+    def exit_code(self) -> int:
+        return execution.FAILED if any(log.error is not None for log in self.logs) else 0
 
     def to_json(self) -> str:
         return explanations_to_json(self.logs, self.as_of_ms, self.origin)
@@ -165,12 +175,10 @@ def _explain(arguments: argparse.Namespace) -> int:
     """Explains the logs in this process, from indexes and batch headers only."""
     from compaction.policies import compare_policies
 
-    options = OPTIONS.complete(vars(arguments))
-    inputs = Inputs.of(OPTIONS, options, log_dirs=arguments.log_dirs)
-    request = comparison_request(inputs, options, arguments.explain)
+    inputs = Inputs.of(OPTIONS, OPTIONS.complete(vars(arguments)), log_dirs=arguments.log_dirs)
+    request = comparison_request(inputs, arguments.explain)
     logs = compare_policies.explain(request)
-    code = execution.FAILED if any(log.error is not None for log in logs) else 0
-    return execution.finish(_Explained(logs, request.base.as_of_ms, provenance(inputs)), arguments, code)
+    return execution.finish(_Explained(logs, request.base.as_of_ms, provenance(inputs)), arguments)
 
 
 def _body(arguments: argparse.Namespace) -> int:
@@ -185,7 +193,7 @@ def _body(arguments: argparse.Namespace) -> int:
         text = simulation_metrics(result) if isinstance(result, OverTime) else comparison_metrics(result)
         return execution.metrics_text(arguments.metrics, text, success=code == 0)
 
-    return execution.finish(result, arguments, code, partial(_print_errors, result), metrics)
+    return max(execution.finish(result, arguments, partial(_print_errors, result), metrics), code)
 
 
 def _print_errors(result: Comparison | OverTime) -> None:
@@ -200,4 +208,4 @@ def _print_errors(result: Comparison | OverTime) -> None:
                 log_lines.print_line(f"refused: {log.name}, {outcome.policy}: {outcome.reason}")
 
 
-main = execution.main_of(OPTIONS, _body)
+main = partial(execution.run_command, OPTIONS, _body)

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +20,14 @@ from compaction.options.inputs import read_private_keys
 from compaction.options.option import CommandOptions
 from compaction.options.table import FILES, JSONL, MAX_BYTES, MESSAGES, STRING_DECODER, DumpOptions
 from compaction.options.values import Texts, texts
-from compaction.printable import TerminalOutput
+from compaction.printable import Output, TerminalOutput
 from compaction.results import Result
 from compaction.screen.text_table import Line, Style
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from compaction.dumping.dump_tool import DumpRequest, Offsets, Output
+    from compaction.dumping.dump_tool import DumpRequest, Offsets
     from compaction.dumping.record_decoders import Decoder
 
 _DESCRIPTION = """\
@@ -240,8 +241,9 @@ def _dump(request: DumpRequest, out: Output, print_finding: Callable[[str], None
     return Dump(file_system(request.files), request, out, print_finding, print_error).run(str(Path.cwd()))
 
 
-def _print(request: DumpRequest) -> int:
-    """Dumps the files of a request to standard output and standard error; returns the exit code."""
+def _body(arguments: argparse.Namespace) -> int:
+    """Dumps the files to standard output and standard error; returns the exit code."""
+    request = read_request(arguments.files, OPTIONS.complete(vars(arguments)))
     # a pipe gets the bytes that Kafka's tool prints; on a terminal, control characters in keys could take effect
     out = TerminalOutput(sys.stdout.buffer) if sys.stdout.isatty() else sys.stdout.buffer
 
@@ -266,8 +268,4 @@ def _print(request: DumpRequest) -> int:
     return 0 if valid else execution.FAILED
 
 
-def _body(arguments: argparse.Namespace) -> int:
-    return _print(read_request(arguments.files, OPTIONS.complete(vars(arguments))))
-
-
-main = execution.main_of(OPTIONS, _body)
+main = partial(execution.run_command, OPTIONS, _body)

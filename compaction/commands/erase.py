@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 import secrets
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from compaction.certifier.certificate import Status
@@ -84,13 +82,13 @@ def erase(log_dirs: Texts, **options: Unpack[EraseOptions]) -> RunReport:
     :raises UsageError: an argument is invalid; nothing was changed
     :raises CompactionError: the run as a whole failed; a log that fails is in the report
     """
-    return run_on_engine(Inputs.of(OPTIONS, options, log_dirs=log_dirs), partial(_run, options), ENCRYPTED)
+    return run_on_engine(Inputs.of(OPTIONS, options, log_dirs=log_dirs), _run, ENCRYPTED)
 
 
-def _run(options: EraseOptions, engine: EngineChoice, inputs: Inputs) -> RunReport:
-    request = _request(inputs, options)
-    if options["certificate"] is not None:
-        path = os.fspath(options["certificate"])
+def _run(engine: EngineChoice, inputs: Inputs) -> RunReport:
+    request = _request(inputs)
+    if inputs["certificate"] is not None:
+        path: str = inputs["certificate"]
         salt = _certified_salt(path, request.erasure.criteria) if inputs["if_done"] else None
         if (earlier_report := done_before(inputs, _with_salt(request.base, salt or request.erasure.salt))) is not None:
             return logs_done(engine, inputs, earlier_report)
@@ -101,7 +99,7 @@ def _run(options: EraseOptions, engine: EngineChoice, inputs: Inputs) -> RunRepo
     return logs_done(engine, inputs, execute(engine, request))
 
 
-def _request(inputs: Inputs, options: EraseOptions) -> ErasureRequest:
+def _request(inputs: Inputs) -> ErasureRequest:
     """The checked request.
 
     :raises UsageError: an argument is invalid
@@ -109,13 +107,13 @@ def _request(inputs: Inputs, options: EraseOptions) -> ErasureRequest:
     from compaction.erasure.erase_keys import ErasureRequest
     from compaction.erasure.find_matches import Erasure
 
-    (criteria, places), salt = read_keys(options), secrets.token_bytes(16)
+    (criteria, places), salt = read_keys(inputs), secrets.token_bytes(16)
     base = with_output(inputs, read_request(inputs))
-    base = replace(_with_salt(base, salt), include_active=options["include_active"])
-    erasure = Erasure(criteria, salt, options["on_match"] == "tombstone")
+    base = replace(_with_salt(base, salt), include_active=inputs["include_active"])
+    erasure = Erasure(criteria, salt, inputs["on_match"] == "tombstone")
     partitions = read_selector(inputs).partitions
     internal = frozenset((*inputs["topics"], *(partition.topic for partition in partitions)))
-    return ErasureRequest(base, erasure, internal, places=places, accepts_remaining=options["accept_remaining"])
+    return ErasureRequest(base, erasure, internal, places=places, accepts_remaining=inputs["accept_remaining"])
 
 
 def _with_salt(base: CompactionRequest, salt: bytes) -> CompactionRequest:
@@ -144,22 +142,19 @@ def execute(engine: EngineChoice, request: ErasureRequest) -> RunReport:
 
 
 def _ending(report: RunReport, _: argparse.Namespace) -> int:
-    if report.exit_code and (line := _remaining_line(report)):
-        log_lines.print_error(line)
-    return 0
-
-
-def _remaining_line(report: RunReport) -> str:
-    """Which records of the keys remain, and the remedy; empty if none is known to remain."""
+    """Prints which records of the keys remain, if that is the fault, and the remedy."""
+    if not report.exit_code:
+        return 0
     hint = "--include-active erases from the last segments, --accept-remaining accepts what remains"
     certificate = report.erasure.get("certificate", {})
     if certificate.get("status") == Status.INCOMPLETE.value:
         message = "records of the keys remain in the log directories"
-        return f"{certificate['path']}: certificate: {message}; see the notes; {hint}"
-    remaining = report.erasure.get("remaining_records", 0)
-    logs = sum(log.remaining_records > 0 for log in report.logs)
-    records = f"{counted(remaining, 'record')} of these keys {'remains' if remaining == 1 else 'remain'}"
-    return f"{records} in the last segment of {counted(logs, 'log')}; {hint}" if remaining else ""
+        log_lines.print_error(f"{certificate['path']}: certificate: {message}; see the notes; {hint}")
+    elif remaining := report.erasure.get("remaining_records", 0):
+        logs = counted(sum(log.remaining_records > 0 for log in report.logs), "log")
+        records = f"{counted(remaining, 'record')} of these keys {'remains' if remaining == 1 else 'remain'}"
+        log_lines.print_error(f"{records} in the last segment of {logs}; {hint}")
+    return 0
 
 
 main = main_of(OPTIONS, _ending)

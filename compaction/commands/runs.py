@@ -98,7 +98,7 @@ def provenance(inputs: Inputs, engine: EngineChoice | None = None) -> dict[str, 
     | ``settings`` | the broker-level settings of the call, each with its ``value``, null for no limit, and its ``source`` |
     | ``default_settings`` | Kafka's defaults of the topic-level settings; ``settings`` of a log has those that differ |
     """
-    pyspark, options = sys.modules.get("pyspark"), surroundings().options
+    pyspark, options, config = sys.modules.get("pyspark"), surroundings().options, read_resolver(inputs).broker()
     return {
         "tool": {
             "name": "kafka-log-compaction",
@@ -109,22 +109,12 @@ def provenance(inputs: Inputs, engine: EngineChoice | None = None) -> dict[str, 
         **({} if engine is None else {"engine": engine.document()}),
         "command": inputs.command.name,
         "options": inputs.command.in_report(inputs.given) if options is None else options,
-        "settings": _broker_settings(inputs),
+        "settings": {
+            name: {"value": None if value == sys.float_info.max else value, "source": str(config.source(name))}
+            for name, value in ((name, getattr(config, attribute)) for name, attribute in BROKER_ATTRIBUTES.items())
+        },
         "default_settings": {name: TOPIC_ENTRIES[name].default for name in ("cleanup.policy", *TOPIC_ATTRIBUTES)},
     }
-
-
-def _broker_settings(inputs: Inputs) -> dict[str, Any]:
-    config = read_resolver(inputs).broker()
-    return {
-        name: {"value": _limit(getattr(config, attribute)), "source": str(config.source(name))}
-        for name, attribute in BROKER_ATTRIBUTES.items()
-    }
-
-
-def _limit(value: object) -> object:
-    """``None`` for the largest number of a double, which means no limit in Kafka."""
-    return None if value == sys.float_info.max else value
 
 
 def run_on_engine(
@@ -136,7 +126,8 @@ def run_on_engine(
 
     :param settings: settings of a Spark session that is started
     """
-    with chosen(inputs, settings, to_store=inputs.to_store) as engine:
+    target = inputs["output_dir"]
+    with chosen(inputs, settings, to_store=target is not None and storage_of(target).round_trips) as engine:
         return in_layout(inputs, partial(work, engine))
 
 
@@ -149,7 +140,7 @@ def logs_done(engine: EngineChoice, inputs: Inputs, report: RunReport) -> RunRep
 
 def main_of(
     options: CommandOptions[Any], ending: Callable[[RunReport, argparse.Namespace], int] = lambda report, arguments: 0
-) -> execution.Main:
+) -> Callable[..., int]:
     """The ``main`` of a command whose function returns a ``RunReport``.
 
     :param ending: called at the end with the report; returns an exit code
@@ -163,7 +154,7 @@ def main_of(
             print(printable(report.written))
         return max(*codes, ending(report, arguments))
 
-    return execution.main_of(options, body)
+    return partial(execution.run_command, options, body)
 
 
 def report_without_logs(request: CompactionRequest) -> RunReport | None:

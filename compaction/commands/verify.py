@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -17,19 +16,19 @@ from compaction.commands.runs import provenance
 from compaction.engine_choice import ENCRYPTED, EngineChoice, chosen
 from compaction.errors import UsageError
 from compaction.files.mixed import file_system
-from compaction.files.remote import require_finished
 from compaction.files.uri import parse_uri
 from compaction.log.access import Purpose, access
-from compaction.log.discover import Selector, check_log_dirs, discover, require_logs
+from compaction.log.discover import Selector
 from compaction.names import TopicPartition, parse_partition_dir
 from compaction.options.inputs import (
     Inputs,
+    finished_log_dirs,
     join_tail,
+    logs_in,
     read_kafka_version,
     read_metadata_dirs,
     read_resolver,
     read_selector,
-    usage_errors,
 )
 from compaction.options.keys import erased_keys, read_keys, read_sealed
 from compaction.options.option import CommandOptions
@@ -91,20 +90,21 @@ def verify(before: Texts = (), after: Texts = (), *, in_place: Texts = (), **opt
     :raises UsageError: an argument is invalid, or there is nothing to compare
     :raises CompactionError: a directory cannot be read; a log that cannot be verified is in the report
     """
-    request, inputs = read_call(options, before=before, after=after, in_place=in_place)
+    inputs = Inputs.of(OPTIONS, options, before=before, after=after, in_place=in_place)
+    request = _request(inputs)
     with chosen(inputs, ENCRYPTED) as engine:
-        report = certified(engine, request) if options["certificate"] is None else _erasure_certified(engine, options, request)
+        report = certified(engine, request) if inputs["certificate"] is None else _erasure_certified(engine, inputs, request)
         return replace(report, origin=provenance(inputs, engine))
 
 
-def _erasure_certified(engine: EngineChoice, options: VerifyOptions, request: VerifyRequest) -> VerifyReport:
+def _erasure_certified(engine: EngineChoice, inputs: Inputs, request: VerifyRequest) -> VerifyReport:
     from compaction.certifier.erasure_certificate import certify_erasure, compare
 
-    request, certificate, erased = _with_certificate(options, request)
+    request, certificate, erased = _with_certificate(inputs, request)
     with _shared_locks(request), engine.running() as start:
         certified_logs = certify_erasure(start, request, erased)
     report = compare(certificate, certified_logs, request.logs or frozenset(), with_before=bool(request.before))
-    return replace(report, certificate=_certificate_path(options))
+    return replace(report, certificate=inputs["certificate"])
 
 
 def certified(engine: EngineChoice, request: VerifyRequest) -> VerifyReport:
@@ -115,33 +115,26 @@ def certified(engine: EngineChoice, request: VerifyRequest) -> VerifyReport:
         return certify(start, request)
 
 
-def _explained(engine: EngineChoice, request: VerifyRequest, offset: int) -> list[str]:
-    """The fate of one record of the requested log, as lines of text."""
-    from compaction.certifier.certify import explain
-
-    with _shared_locks(request), engine.running() as start:
-        return explain(start, request, offset)
-
-
-def read_call(options: VerifyOptions, explained: TopicPartition | None = None, **sides: Texts) -> tuple[VerifyRequest, Inputs]:
-    """The checked request, and the inputs that all commands have in common.
+def _request(inputs: Inputs, explained: TopicPartition | None = None) -> VerifyRequest:
+    """The checked request.
 
     :param explained: the log of ``--why``
-    :param sides: ``before``, ``after`` and ``in_place``
     :raises UsageError: the call is wrong
     """
-    inputs = Inputs.of(OPTIONS, options, **sides)
-    before, after, in_place = (inputs.given[name] for name in SIDES)
+    before, after, in_place = (inputs[name] for name in SIDES)
     if bool(in_place) in (bool(after), bool(before)):
         raise UsageError("give --before and --after, or only --in-place", hint="see --help")
     resolver, selector = read_resolver(inputs), read_selector(inputs)
     if explained is not None:
         selector = Selector(partitions=frozenset({explained}), option="--why")
-    before_dirs = _log_dirs(inputs, before, "--before")
-    after_dirs = _log_dirs(inputs, in_place or after, "--in-place" if in_place else "--after")
+    uris = [parse_uri(path, "--before") for path in before]
+    join_tail(inputs["tail"], uris)
+    before_dirs = finished_log_dirs(uris)
+    option = "--in-place" if in_place else "--after"
+    after_dirs = finished_log_dirs([parse_uri(path, option) for path in in_place or after])
     if not inputs["allow_empty"]:
-        _require_logs(before_dirs or after_dirs, selector)
-    request = VerifyRequest(
+        logs_in(inputs, before_dirs or after_dirs, selector)
+    return VerifyRequest(
         before=before_dirs,
         after=after_dirs,
         now_ms=inputs.now_ms,
@@ -150,18 +143,13 @@ def read_call(options: VerifyOptions, explained: TopicPartition | None = None, *
         resolver=resolver,
         metadata_dirs=read_metadata_dirs(inputs),
         kafka_version=read_kafka_version(inputs),
-        include_active=options["include_active"],
-        several_rounds=options["several_rounds"],
-        strict=options["strict"],
+        include_active=inputs["include_active"],
+        several_rounds=inputs["several_rounds"],
+        strict=inputs["strict"],
     )
-    return request, inputs
 
 
-def _certificate_path(options: VerifyOptions) -> str:
-    return os.fspath(options["certificate"] or "")
-
-
-def _with_certificate(options: VerifyOptions, request: VerifyRequest) -> tuple[VerifyRequest, Mapping[str, Any], ErasedKeys]:
+def _with_certificate(inputs: Inputs, request: VerifyRequest) -> tuple[VerifyRequest, Mapping[str, Any], ErasedKeys]:
     """The request for the selected logs of the certificate, the certificate, and its keys.
 
     :raises UsageError: the file is not a certificate, or other keys are given
@@ -169,8 +157,8 @@ def _with_certificate(options: VerifyOptions, request: VerifyRequest) -> tuple[V
     """
     from compaction.certifier.erasure_certificate import TOMBSTONE, refused_logs, selected_logs
 
-    criteria, _ = read_keys(options)
-    certificate = read_sealed(_certificate_path(options), criteria)
+    criteria, _ = read_keys(inputs)
+    certificate = read_sealed(inputs["certificate"], criteria)
     request = replace(
         request,
         logs=selected_logs(certificate, request.selector),
@@ -179,23 +167,6 @@ def _with_certificate(options: VerifyOptions, request: VerifyRequest) -> tuple[V
         refused=refused_logs(certificate),
     )
     return request, certificate, erased_keys(criteria, tombstones=certificate["on_match"] == TOMBSTONE)
-
-
-def _log_dirs(inputs: Inputs, paths: Sequence[str], option: str) -> tuple[str, ...]:
-    uris = [parse_uri(path, option) for path in paths]
-    if option == "--before":
-        join_tail(inputs["tail"], uris)
-    with usage_errors():
-        result = check_log_dirs(file_system(uris), uris)
-        for path in result:
-            require_finished(path)
-    return result
-
-
-def _require_logs(log_dirs: Sequence[str], selector: Selector) -> None:
-    with usage_errors():
-        files = file_system(log_dirs)
-        require_logs(files, discover(files, log_dirs, selector), log_dirs, selector)
 
 
 def _read_why(text: str) -> tuple[TopicPartition, int]:
@@ -222,21 +193,20 @@ def print_errors(report: VerifyReport) -> None:
         log_lines.print_error(directory.lines()[0])
 
 
-def _finish(report: VerifyReport, arguments: argparse.Namespace) -> int:
-    return execution.finish(report, arguments, report.exit_code, partial(print_errors, report))
-
-
 def _body(arguments: argparse.Namespace) -> int:
     if arguments.why is None:
-        return _finish(OPTIONS.run(vars(arguments)), arguments)
-    sides = {name: vars(arguments)[name] for name in SIDES}
-    options, (log, offset) = OPTIONS.complete(vars(arguments)), _read_why(arguments.why)
-    request, inputs = read_call(options, log, **sides)
-    if options["certificate"] is not None:
-        request, *_ = _with_certificate(options, request)
-    with chosen(inputs, ENCRYPTED) as engine:
-        print("\n".join(_explained(engine, request, offset)))
+        report: VerifyReport = OPTIONS.run(vars(arguments))
+        return execution.finish(report, arguments, partial(print_errors, report))
+    inputs = Inputs.of(OPTIONS, OPTIONS.complete(vars(arguments)), **{name: vars(arguments)[name] for name in SIDES})
+    log, offset = _read_why(arguments.why)
+    request = _request(inputs, log)
+    if inputs["certificate"] is not None:
+        request, *_ = _with_certificate(inputs, request)
+    with chosen(inputs, ENCRYPTED) as engine, _shared_locks(request), engine.running() as start:
+        from compaction.certifier.certify import explain
+
+        print("\n".join(explain(start, request, offset)))
     return 0
 
 
-main = execution.main_of(OPTIONS, _body)
+main = partial(execution.run_command, OPTIONS, _body)

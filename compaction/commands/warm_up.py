@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import NamedTuple
+from functools import partial
 
 from compaction.cli import execution
 from compaction.errors import CompactionError
 from compaction.options.option import CommandOptions
 from compaction.options.table import MESSAGES, STATUS, NoOptions
-from compaction.screen.text_table import Screen, wrapped
+from compaction.screen.text_table import wrapped
 
 _DESCRIPTION = """\
 Compile all kernels of this package and cache them, for example when an image is built. This takes
@@ -29,8 +28,9 @@ environment:
   NUMBA_CACHE_DIR  the directory, by default in the user's cache directory; /dev/null: no cache
 """
 
+#: the part of the cache that runs use
+KERNELS = "kernels"
 _NO_DIRECTORY = "no directory of this user is protected from other writers: set NUMBA_CACHE_DIR to one"
-
 
 OPTIONS = CommandOptions("warm-up", NoOptions, STATUS, MESSAGES, description=_DESCRIPTION, epilog=_EPILOG)
 
@@ -41,50 +41,33 @@ def warm_up() -> None:
     :raises CompactionError: there is no directory for the cache
     """
     from compaction.kernels import all_kernels
-    from compaction.kernels.cache import are_all_compiled, process_cache_dir
+    from compaction.kernels.cache import are_all_compiled, cache_dir
 
-    if process_cache_dir() is None:
+    if cache_dir() is None:
         raise CompactionError(_NO_DIRECTORY)
     if not are_all_compiled():
         all_kernels.compile_all()
 
 
-class Part(NamedTuple):
-    """One part of the cache, and whether it is complete."""
+def status() -> tuple[str, bool]:
+    """What the cache has for later runs, and whether that is all of it."""
+    from compaction.kernels.cache import are_all_compiled, cache_dir, fingerprint
 
-    name: str
-    found: str
-    usable: bool = True
-
-
-def status() -> list[Part]:
-    """The parts of the cache for later runs."""
-    from compaction.kernels.cache import are_all_compiled, fingerprint, process_cache_dir
-
-    place = process_cache_dir()
+    place = cache_dir()
     if place is None:
-        return [Part("kernels", _NO_DIRECTORY, False)]
+        return _NO_DIRECTORY, False
     kernels, complete = place / fingerprint(), are_all_compiled()
+    megabytes = sum(file.stat().st_size for file in kernels.glob("*") if file.is_file()) / 1e6
     state = "all compiled" if complete else "those that runs have called so far"
-    return [Part("kernels", f"{kernels}: {_size(kernels)}; {state}", complete)]
-
-
-def show_status(screen: Screen) -> int:
-    """Prints each part; returns the exit code."""
-    parts = status()
-    for part in parts:
-        screen.print(wrapped(f"{part.name}: {part.found}", screen.style, hanging=4))
-    return 0 if all(part.usable for part in parts) else execution.FAILED
-
-
-def _size(path: Path) -> str:
-    return f"{sum(file.stat().st_size for file in path.glob('*') if file.is_file()) / 1e6:.1f} MB"
+    return f"{kernels}: {megabytes:.1f} MB; {state}", complete
 
 
 def _body(arguments: argparse.Namespace) -> int:
     if not arguments.status:
         warm_up()
-    return show_status(execution.screen(arguments))
+    (found, complete), screen = status(), execution.screen(arguments)
+    screen.print(wrapped(f"{KERNELS}: {found}", screen.style, hanging=4))
+    return 0 if complete else execution.FAILED
 
 
-main = execution.main_of(OPTIONS, _body)
+main = partial(execution.run_command, OPTIONS, _body)

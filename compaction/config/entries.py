@@ -24,7 +24,6 @@ This applies to options and TOML. A broker's properties and the metadata log hav
 from __future__ import annotations
 
 import enum
-import math
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -80,25 +79,13 @@ def parse(text: str, kind: Kind) -> Value:
         return text
     if kind is Kind.LIST:
         return tuple(dict.fromkeys(re.split(r"\s*,\s*", text))) if text else ()
-    if kind is Kind.BOOLEAN:
-        if text.lower() not in ("true", "false"):
-            raise ValueError(f"is not {kind.value}")
+    if kind is Kind.BOOLEAN and text.lower() in ("true", "false"):
         return text.lower() == "true"
-    return _parse_double(text) if kind is Kind.DOUBLE else _parse_integer(text, kind)
-
-
-def _parse_integer(text: str, kind: Kind) -> int:
-    limit = 1 << (_BITS[kind] - 1)
-    if not _INTEGER.fullmatch(text) or not -limit <= int(text) < limit:
-        raise ValueError(f"is not {kind.value}")
-    return int(text)
-
-
-def _parse_double(text: str) -> float:
-    if not _DOUBLE.fullmatch(text):
-        raise ValueError(f"is not {Kind.DOUBLE.value}")
-    digits = text.rstrip("dDfF")
-    return math.copysign(math.inf, -1 if digits.startswith("-") else 1) if digits.endswith("Infinity") else float(digits)
+    if kind is Kind.DOUBLE and _DOUBLE.fullmatch(text):
+        return float(text.rstrip("dDfF"))
+    if kind in _BITS and _INTEGER.fullmatch(text) and -1 << (_BITS[kind] - 1) <= int(text) < 1 << (_BITS[kind] - 1):
+        return int(text)
+    raise ValueError(f"is not {kind.value}")
 
 
 #: checks a value: ``None`` if it is valid, else the rest of a sentence that starts with the value
@@ -174,8 +161,7 @@ def plain_text(text: str, name: str, kind: Kind) -> str:
         return stripped[1:-1]
     if kind not in _NUMBERS:
         return text
-    times = _NAMES_OF_TIMES.search(name)
-    if times is not None:
+    if times := _NAMES_OF_TIMES.search(name):
         return _time(stripped, times[1])
     return _size(stripped) if _NAMES_OF_SIZES.search(name) else text
 
@@ -260,65 +246,39 @@ _COUNT = in_range(0)
 _SOME = in_range(1)
 #: largest array of a Java machine, which Kafka takes for no limit
 NO_RECORD_LIMIT = INT_MAX - 8
-#: 1 MiB since Kafka 4.1; topics of older brokers may have less
-_SEGMENT_BYTES = in_range(14)
 
 TOPIC_ENTRIES: dict[str, Entry] = {
     entry.name: entry
     for entry in (
-        Entry(
-            "cleanup.policy", Kind.LIST, ("delete",), choice("compact", "delete"),
-            "how space is freed: compact, delete, both or none", _log("cleanup.policy"),
-        ),
-        Entry("segment.bytes", _I, 1 << 30, _SEGMENT_BYTES, "largest size of one segment, bytes", _log("segment.bytes")),
-        Entry(
-            "segment.ms", _L, 7 * DAY_MS, _SOME, "age at which the active segment is rolled, ms", _log("roll.ms", "roll.hours")
-        ),
-        Entry(
-            "segment.index.bytes", _I, 10 * MIB, in_range(4),
-            "largest size of an offset or time index, bytes", _log("index.size.max.bytes"),
-        ),
-        Entry(
-            "index.interval.bytes", _I, 4096, _COUNT,
-            "bytes appended between two index entries", _log("index.interval.bytes"),
-        ),
-        Entry(
-            "min.cleanable.dirty.ratio", _D, 0.5, in_range(0, 1),
-            "ratio of dirty bytes above which a log is compacted, 0 to 1", _log("cleaner.min.cleanable.ratio"),
-        ),
-        Entry(
-            "delete.retention.ms", _L, DAY_MS, _COUNT,
-            "time that tombstones and transaction markers are kept, ms", _log("cleaner.delete.retention.ms"),
-        ),
-        Entry(
-            "min.compaction.lag.ms", _L, 0, _COUNT,
-            "time that a record remains uncompacted at least, ms", _log("cleaner.min.compaction.lag.ms"),
-        ),
-        Entry(
-            "max.compaction.lag.ms", _L, LONG_MAX, _SOME,
-            "time after which a dirty log is compacted, ms", _log("cleaner.max.compaction.lag.ms"),
-        ),
-        Entry(
-            "file.delete.delay.ms", _L, 60_000, _COUNT,
-            "time from a file's removal to its deletion, ms", _log("segment.delete.delay.ms"),
-        ),
-        Entry(
-            "retention.ms", _L, 7 * DAY_MS, in_range(-1), "age at which segments are deleted, ms, -1 for never",
-            _log("retention.ms", "retention.minutes", "retention.hours"),
-        ),
-        Entry(
-            "retention.bytes", _L, -1, None,
-            "log size above which segments are deleted, bytes, -1 for never", _log("retention.bytes"),
-        ),
-        Entry(
-            MAX_RECORD, _I, NO_RECORD_LIMIT, in_range(1, NO_RECORD_LIMIT),
-            "largest decompressed size of a record in a compressed batch, bytes", (MAX_RECORD,),
-        ),
+        Entry("cleanup.policy", Kind.LIST, ("delete",), choice("compact", "delete"),
+              "how space is freed: compact, delete, both or none", _log("cleanup.policy")),
+        # 1 MiB since Kafka 4.1; topics of older brokers may have less
+        Entry("segment.bytes", _I, 1 << 30, in_range(14), "largest size of one segment, bytes", _log("segment.bytes")),
+        Entry("segment.ms", _L, 7 * DAY_MS, _SOME,
+              "age at which the active segment is rolled, ms", _log("roll.ms", "roll.hours")),
+        Entry("segment.index.bytes", _I, 10 * MIB, in_range(4),
+              "largest size of an offset or time index, bytes", _log("index.size.max.bytes")),
+        Entry("index.interval.bytes", _I, 4096, _COUNT,
+              "bytes appended between two index entries", _log("index.interval.bytes")),
+        Entry("min.cleanable.dirty.ratio", _D, 0.5, in_range(0, 1),
+              "ratio of dirty bytes above which a log is compacted, 0 to 1", _log("cleaner.min.cleanable.ratio")),
+        Entry("delete.retention.ms", _L, DAY_MS, _COUNT,
+              "time that tombstones and transaction markers are kept, ms", _log("cleaner.delete.retention.ms")),
+        Entry("min.compaction.lag.ms", _L, 0, _COUNT,
+              "time that a record remains uncompacted at least, ms", _log("cleaner.min.compaction.lag.ms")),
+        Entry("max.compaction.lag.ms", _L, LONG_MAX, _SOME,
+              "time after which a dirty log is compacted, ms", _log("cleaner.max.compaction.lag.ms")),
+        Entry("file.delete.delay.ms", _L, 60_000, _COUNT,
+              "time from a file's removal to its deletion, ms", _log("segment.delete.delay.ms")),
+        Entry("retention.ms", _L, 7 * DAY_MS, in_range(-1), "age at which segments are deleted, ms, -1 for never",
+              _log("retention.ms", "retention.minutes", "retention.hours")),
+        Entry("retention.bytes", _L, -1, None,
+              "log size above which segments are deleted, bytes, -1 for never", _log("retention.bytes")),
+        Entry(MAX_RECORD, _I, NO_RECORD_LIMIT, in_range(1, NO_RECORD_LIMIT),
+              "largest decompressed size of a record in a compressed batch, bytes", (MAX_RECORD,)),
         Entry("remote.storage.enable", Kind.BOOLEAN, False, None, "whether the topic is tiered"),
-        Entry(
-            "internal.segment.bytes", _I, None, in_range(1, INT_MAX),
-            "segment size without the lower bound of segment.bytes, for tests",
-        ),
+        Entry("internal.segment.bytes", _I, None, in_range(1, INT_MAX),
+              "segment size without the lower bound of segment.bytes, for tests"),
     )
 }  # fmt: skip
 
@@ -332,14 +292,11 @@ _OF_BROKERS: dict[str, tuple[Kind, Value, Validator | None]] = {
 }
 
 
-def _defaults_of_topics() -> list[Entry]:
-    entries = []
-    for topic in TOPIC_ENTRIES.values():
-        for synonym in topic.synonyms:
-            kind, default, validator = _OF_BROKERS.get(synonym, (topic.kind, topic.default, topic.validator))
-            unit = {MINUTE_MS: ", in minutes", HOUR_MS: ", in hours"}.get(unit_ms(synonym), "")
-            entries.append(Entry(synonym, kind, default, validator, f"default of {topic.name}{unit}: {topic.doc}"))
-    return entries
+def _default_of(topic: Entry, name: str) -> Entry:
+    """The broker entry that sets the default of a topic entry."""
+    unit = {MINUTE_MS: ", in minutes", HOUR_MS: ", in hours"}.get(unit_ms(name), "")
+    of_topic = (topic.kind, topic.default, topic.validator)
+    return Entry(name, *_OF_BROKERS.get(name, of_topic), f"default of {topic.name}{unit}: {topic.doc}")
 
 
 BROKER_ENTRIES: dict[str, Entry] = {
@@ -353,7 +310,7 @@ BROKER_ENTRIES: dict[str, Entry] = {
         Entry("offsets.topic.segment.bytes", _I, 100 * MIB, _SOME, "segment.bytes of __consumer_offsets"),
         Entry("transaction.state.log.segment.bytes", _I, 100 * MIB, _SOME, "segment.bytes of __transaction_state"),
         Entry("share.coordinator.state.topic.segment.bytes", _I, 100 * MIB, _SOME, "segment.bytes of __share_group_state"),
-        *_defaults_of_topics(),
+        *(_default_of(topic, name) for topic in TOPIC_ENTRIES.values() for name in topic.synonyms),
     )
 }
 
@@ -370,11 +327,8 @@ def broker_entry(name: str) -> Entry | None:
 
 def _without_effect(level: str, name: str) -> Entry | None:
     """An entry without effect on a log at rest. Only its type is checked."""
-    config_name = config_names(level).get(name)
-    return None if config_name is None else Entry(name, config_name.kind, None, None, "a setting of a running broker")
-
-
-_Minor = tuple[int, ...]
+    found = config_names(level).get(name)
+    return found and Entry(name, found.kind, None, None, "a setting of a running broker")
 
 
 class Span(NamedTuple):
@@ -415,7 +369,8 @@ def config_names(level: str) -> Mapping[str, ConfigName]:
     from importlib.resources import files
 
     lines = (files("compaction.config") / f"{level}_names.txt").read_text("utf-8").splitlines()
-    return dict(_name(line) for line in lines if not line.startswith("#"))
+    words = (line.split() for line in lines if not line.startswith("#"))
+    return {name: ConfigName(Kind[kind], tuple(Span(*span.split("-")) for span in spans)) for name, kind, *spans in words}
 
 
 def versions_without(name: str, version: str) -> str | None:
@@ -426,10 +381,5 @@ def versions_without(name: str, version: str) -> str | None:
     return " and ".join(dict.fromkeys(map(str, entries)))
 
 
-def _name(line: str) -> tuple[str, ConfigName]:
-    name, kind, *spans = line.split()
-    return name, ConfigName(Kind[kind], tuple(Span(*span.split("-")) for span in spans))
-
-
-def _minor(version: str) -> _Minor:
+def _minor(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2])

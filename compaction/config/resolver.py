@@ -192,7 +192,10 @@ class Resolver:
             sources={name: setting.source for name, setting in settings.items()},
             policy_guess=guess,
         )
-        _check_lags(name, config)
+        if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+            low = f"min.compaction.lag.ms is {config.min_compaction_lag_ms} ({config.source('min.compaction.lag.ms')})"
+            high = f"max.compaction.lag.ms {config.max_compaction_lag_ms} ({config.source('max.compaction.lag.ms')})"
+            raise ConfigError(f"topic {name}: {low}, which is more than {high}", hint="lower the first or raise the second")
         return config
 
     def broker(self) -> BrokerConfig:
@@ -277,6 +280,7 @@ def _internal_settings(topic: str, layers: list[_Layer]) -> list[Setting]:
 
 
 def _topic_setting(name: str, layers: list[_Layer]) -> Setting:
+    """The setting of a topic's entry; a broker's value is converted to its unit."""
     entry = TOPIC_ENTRIES[name]
     for layer in layers:
         if name in layer:
@@ -284,28 +288,15 @@ def _topic_setting(name: str, layers: list[_Layer]) -> Setting:
         for synonym in entry.synonyms:
             setting = layer.get(synonym)
             if setting is not None:
-                return replace(setting, value=_converted(setting, name))
+                value = setting.value
+                if isinstance(value, int) and not isinstance(value, bool):
+                    # any negative retention time is unlimited
+                    value = -1 if name == "retention.ms" and value < 0 else value * unit_ms(setting.name)
+                return replace(setting, value=value)
     return Setting(name, entry.default, DEFAULT)
 
 
-def _converted(setting: Setting, name: str) -> Value:
-    """A broker's value in the unit of the topic's entry ``name``; any negative retention time is unlimited, -1."""
-    value = setting.value
-    if not isinstance(value, int) or isinstance(value, bool):
-        return value
-    return -1 if name == "retention.ms" and value < 0 else value * unit_ms(setting.name)
-
-
 def _broker_setting(name: str, layers: list[_Layer]) -> Setting:
-    result = next((layer[name] for layer in layers if name in layer), None)
-    if result is not None:
-        return result
     entry = broker_entry(name)
-    return Setting(name, None if entry is None else entry.default, DEFAULT)
-
-
-def _check_lags(topic: str, config: TopicConfig) -> None:
-    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
-        low = f"min.compaction.lag.ms is {config.min_compaction_lag_ms} ({config.source('min.compaction.lag.ms')})"
-        high = f"max.compaction.lag.ms {config.max_compaction_lag_ms} ({config.source('max.compaction.lag.ms')})"
-        raise ConfigError(f"topic {topic}: {low}, which is more than {high}", hint="lower the first or raise the second")
+    default = Setting(name, None if entry is None else entry.default, DEFAULT)
+    return next((layer[name] for layer in layers if name in layer), default)

@@ -106,12 +106,10 @@ def read_sets(arguments: Iterable[str], kafka_version: str | None = None) -> tup
     :param kafka_version: if given, names that this version does not have are unknown
     :raises ConfigError: no ``=``, an unknown name, a bad value
     """
-    settings = []
-    for argument in arguments:
-        settings.append(_assigned(argument, Origin.SET, "e.g. --set min.cleanable.dirty.ratio=0.1"))
+    settings = tuple(_assigned(text, Origin.SET, "e.g. --set min.cleanable.dirty.ratio=0.1") for text in arguments)
     if kafka_version is not None:
         require_names(settings, kafka_version)
-    return tuple(settings)
+    return settings
 
 
 def _assigned(text: str, origin: Origin, hint: str) -> Setting:
@@ -263,7 +261,9 @@ def _settings(table: Mapping[str, Any], prefix: _Path, path: str, lines: Mapping
     origin = Origin.TOML_BROKER if prefix == ("broker",) else Origin.TOML_TOPIC
     for keys, value in _leaves(table):
         name = ".".join(keys)
-        source = Source(origin, name, path, _line_of((*prefix, *keys), lines))
+        whole = (*prefix, *keys)
+        line = next((lines[whole[:cut]] for cut in range(len(whole), 0, -1) if whole[:cut] in lines), None)
+        source = Source(origin, name, path, line)
         entry = _entry(name, source, prefix)
         yield Setting(name, entry.read(_text_of(value), path=path, where=where(source), with_units=True), source)
 
@@ -332,7 +332,3 @@ def _keys_in(fragment: str) -> _Path:
         key, node = next(iter(node.items()))
         keys.append(key)
     return tuple(keys)
-
-
-def _line_of(keys: _Path, lines: Mapping[_Path, int]) -> int | None:
-    return next((lines[keys[:cut]] for cut in range(len(keys), 0, -1) if keys[:cut] in lines), None)

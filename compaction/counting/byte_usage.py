@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.counting.key_totals import NOT_NEWEST, Int64s, KeyGroups
+from compaction.counting.key_totals import NOT_NEWEST, Int64s, KeyGroups, Sums
 from compaction.formats.codecs import Codec
 from compaction.formats.message_set import LEAST_BYTES_V0, LEAST_BYTES_V1
 from compaction.formats.record_batch import CODEC, CONTROL, HEADER_SIZE, MAGIC, TRANSACTIONAL
@@ -50,7 +50,6 @@ _SIZE_LIMITS = np.array([100, 1000, 10_000, 100_000, 1_000_000])
 SIZES = ("no value", "under 100 B", "under 1 kB", "under 10 kB", "under 100 kB", "under 1 MB", "1 MB or more")
 #: columns of a cell: records, the bytes of their keys and values, uncompressed, and their stored bytes
 RECORDS, BYTES, STORED, CELL = range(4)
-CELL_NAMES = ("records", "bytes", "stored_bytes")
 CODECS = tuple(codec.name.lower() for codec in Codec)
 #: bits of the bytes and the stored bytes in the second half of ``newest``: a batch has at most 2^28, compressed or not
 _SIZE_BITS = 30
@@ -97,7 +96,6 @@ class Usage:
 
     @property
     def file_bytes(self) -> int:
-        """The size of the ``.log`` files."""
         return int(self.components.sum())
 
     def __add__(self, other: Usage) -> Usage:
@@ -131,7 +129,8 @@ class Usage:
             self.components[component] += (total := part.sum())
             self.components[RECORD_OVERHEAD] -= total
         cells = np.stack([np.ones(len(sizes), np.int64), sizes, stored])
-        _add_cells(self.values, _class_of_value(columns.value_size)[data], cells[:, data])
+        size_class = np.where(columns.value_size < 0, 0, 1 + np.searchsorted(_SIZE_LIMITS, columns.value_size, "right"))
+        _add_cells(self.values, size_class[data], cells[:, data])
         state, age = _states(records, log, batch, control), _ages(columns.timestamp_ms, log.now_ms)
         _add_cells(self.states.reshape(-1, CELL), state * len(AGES) + age, cells)
         newest = np.where(state == SUPERSEDED, columns.offset << 1 | (columns.value_size < 0), NOT_NEWEST)
@@ -183,7 +182,7 @@ class Usage:
 
 
 def _named(cell: Int64s) -> dict[str, int]:
-    return dict(zip(CELL_NAMES, cell.tolist(), strict=True))
+    return Sums(*cell.tolist())._asdict()
 
 
 def newest_cells(newest: Int64s) -> Int64s:
@@ -216,10 +215,6 @@ def _add_cells(cells: Int64s, index: Int64s, numbers: Int64s) -> None:
     used, starts = np.unique(index[order], return_index=True)
     if len(used):
         cells[used] += np.add.reduceat(numbers[:, order], starts, axis=1).T
-
-
-def _class_of_value(value_sizes: NDArray[np.int32]) -> Int64s:
-    return np.where(value_sizes < 0, 0, 1 + np.searchsorted(_SIZE_LIMITS, value_sizes, "right"))
 
 
 def _ages(timestamps_ms: Int64s, now_ms: int) -> Int64s:

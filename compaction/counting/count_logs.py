@@ -8,8 +8,9 @@ reads, split by a hash of the names.
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -53,10 +54,10 @@ class CountTask:
 
 
 class PackedNames(NamedTuple):
-    """The part of a table of ``names`` that one reducer joins; ``table`` is an Arrow IPC stream."""
+    """The part of a table of the ``names`` of a log that one reducer joins; ``table`` is an Arrow IPC stream."""
 
+    log: int
     names: str
-    part: int
     table: bytes
 
 
@@ -97,7 +98,7 @@ class KeyPartition(NamedTuple):
 
 
 class PlaceReading(NamedTuple):
-    """What was read of a log, as one of the places of its keys knows it."""
+    """What a task has read of a log, for one of the places of its keys; what that place has received of all tasks."""
 
     log: int
     reading: Reading
@@ -120,11 +121,6 @@ class LogCount:
     def note(self, error: str | None) -> None:
         """Tasks end in any order: of several errors always the same one is reported."""
         self.error = min(filter(None, (self.error, error)), default=None)
-
-    def add_keys(self, part: KeyPartition, largest: Largest) -> None:
-        self.keys = self.keys.joined(part.summary, largest)
-        if self.usage is not None and part.newest is not None:
-            self.usage.add_newest(part.newest)
 
 
 @dataclass
@@ -155,7 +151,6 @@ class TopicCount:
 
     @property
     def failed(self) -> bool:
-        """Whether a log could not be read."""
         return any(log.error is not None for log in self.logs)
 
 
@@ -189,15 +184,19 @@ def plan_count(locations: Iterable[LogLocation], request: ReadRequest, stored: S
     logs = [LogCount(location) for location in locations]
     names = sorted({log.location.topic_partition.topic for log in logs})
     topics = [TopicCount(name, [log for log in logs if log.location.topic_partition.topic == name]) for name in names]
-    tasks: list[CountTask] = []
+    found: list[tuple[int, int, StoredLog | None, ReadTask]] = []
     for number, log in enumerate(logs):
         try:
             reads, stored_log = _planned(fs, log, request, stored)
-            topic = names.index(log.location.topic_partition.topic)
-            tasks += [CountTask(topic, number, read, 1, 0, stored_log) for read in reads]
+            found += [(names.index(log.location.topic_partition.topic), number, stored_log, read) for read in reads]
         except LogError as error:
             log.error = str(error)
-    return CountPlan(topics, logs, _partitioned(tasks))
+    seed, sizes = secrets.randbits(32), Counter[int]()
+    for topic, _, _, read in found:
+        sizes[topic] += read.size_bytes
+    parts = {topic: min(_MAX_PARTITIONS, 1 + size // PARTITION_BYTES) for topic, size in sizes.items()}
+    tasks = [CountTask(topic, number, read, parts[topic], seed, stored_log) for topic, number, stored_log, read in found]
+    return CountPlan(topics, logs, tasks)
 
 
 def _planned(
@@ -212,14 +211,6 @@ def _planned(
     return reads, StoredLog(aborted_of(view), *offsets, stored.now_ms, stored.group_by)
 
 
-def _partitioned(tasks: Sequence[CountTask]) -> list[CountTask]:
-    seed, sizes = secrets.randbits(32), dict[int, int]()
-    for task in tasks:
-        sizes[task.topic] = sizes.get(task.topic, 0) + task.read.size_bytes
-    parts = {topic: min(_MAX_PARTITIONS, 1 + size // PARTITION_BYTES) for topic, size in sizes.items()}
-    return [replace(task, partitions=parts[task.topic], seed=seed) for task in tasks]
-
-
 def count_logs(runner: Engine, plan: CountPlan, largest: Mapping[str, Largest]) -> None:
     """Fill in the counts of the planned logs and topics.
 
@@ -228,8 +219,7 @@ def count_logs(runner: Engine, plan: CountPlan, largest: Mapping[str, Largest]) 
     packs = pack(plan.tasks, lambda task: task.read.size_bytes, TASK_BYTES)
     sizes = [sum(task.read.size_bytes for task in tasks) for tasks in packs]
     job = Job.sized("count", f"count: read {len(plan.tasks)} byte ranges", sizes)
-    parts = {(task.topic, part) for task in plan.tasks for part in range(task.partitions)}
-    reducers = max(1, runner.cores, len(parts))
+    reducers = max(1, runner.cores, sum({task.topic: task.partitions for task in plan.tasks}.values()))
     results = exchange(runner, job, packs, _count_tasks, partial(_join_keys, largest=largest), reducers)
     accepted: dict[int, Reading] = {}
     for result in results:
@@ -243,69 +233,58 @@ def count_logs(runner: Engine, plan: CountPlan, largest: Mapping[str, Largest]) 
     for result in results:
         if isinstance(result, PlaceReading):
             plan.logs[result.log].note(result.reading.difference(accepted[result.log]))
-        elif isinstance(result, TaskCounts):
-            continue
-        elif result.log is not None:
-            plan.logs[result.log].add_keys(result, largest[KEYS])
-        else:
+        elif isinstance(result, KeyPartition) and result.log is not None:
+            log = plan.logs[result.log]
+            log.keys = log.keys.joined(result.summary, largest[KEYS])
+            if log.usage is not None and result.newest is not None:
+                log.usage.add_newest(result.newest)
+        elif isinstance(result, KeyPartition):
             topic = plan.topics[result.topic]
             topic.names[result.names] = topic.named(result.names).joined(result.summary, largest[result.names])
 
 
 def _count_tasks(tasks: Iterable[CountTask]) -> Iterator[Item]:
-    """The counts of each task, pairs of a log and a table of keys by topic and partition, and of a log and a ``Reading``."""
+    """The counts of each task; by topic and partition tables of names, and what was read."""
     for task in tasks:
         totals, path, error, read = TaskTotals(task), task.read.slices[0].path, None, []
         try:
             for part in task.read.slices:
                 path = part.path
-                fingerprint = yield from _counted(task, totals, read_columns(part.path, part.start, part.end, task.read.spec))
+                fingerprint = yield from totals.read(read_columns(part.path, part.start, part.end, task.read.spec))
                 read.append((part.path, part.start, fingerprint))
                 if totals.usage is not None:
                     totals.usage.finish_range(part.end - part.start)
         except Exception as failure:
             error = str(as_log_error(failure, path))
         reading = Reading.of(task.read.slices[0].path, (task.read.slices[0].start, read), error)
-        yield from (((task.topic, names.part), (task.log, names)) for names in totals.packed())
-        yield from (((task.topic, part), (task.log, reading)) for part in range(task.partitions))
+        yield from totals.packed()
+        yield from (((task.topic, part), PlaceReading(task.log, reading)) for part in range(task.partitions))
         yield _COUNTS, TaskCounts(task.log, totals.counts, totals.usage, reading)
-
-
-def _counted(task: CountTask, totals: TaskTotals, reading: Generator[Records, None, str]) -> Generator[Item, None, str]:
-    while True:
-        try:
-            records = next(reading)
-        except StopIteration as end:
-            return str(end.value)
-        yield from (((task.topic, names.part), (task.log, names)) for names in totals.add(records))
 
 
 def _join_keys(items: Iterable[Item], largest: Mapping[str, Largest]) -> Iterator[TaskCounts | KeyPartition | PlaceReading]:
     """Join the tables of names that tasks have emitted, all of them of each topic and partition."""
-    joined: dict[tuple[int, int], dict[str, dict[int, KeyTotals]]] = {}
+    joined: dict[tuple[Place, str], dict[int, KeyTotals]] = {}
     readings: dict[tuple[Place, int], Reading] = {}
     for place, value in items:
         if isinstance(value, TaskCounts):
             yield value
-            continue
-        log, packed = value
-        if isinstance(packed, Reading):
-            readings[place, log] = readings.get((place, log), Reading()) + packed
+        elif isinstance(value, PlaceReading):
+            readings[place, value.log] = readings.get((place, value.log), Reading()) + value.reading
         else:
             # only keys are reported by log
-            number = log if packed.names == KEYS else 0
-            joined.setdefault(place, {}).setdefault(packed.names, {}).setdefault(number, KeyTotals()).add_packed(packed.table)
+            log = value.log if value.names == KEYS else 0
+            totals = joined.setdefault((place, value.names), {}).setdefault(log, KeyTotals())
+            totals.add(pa.ipc.open_stream(value.table).read_all())
     yield from (PlaceReading(log, reading) for (_, log), reading in readings.items())
-    for (topic, _), by_names in joined.items():
-        for names, logs in by_names.items():
-            of_names = partial(KeyTotals.summary, largest=largest[names], with_newest=names == KEYS)
-            summaries = {log: of_names(totals) for log, totals in logs.items()}
-            if names == KEYS:
-                for log, summary in summaries.items():
-                    yield KeyPartition(topic, names, log, summary, newest_cells(logs[log].newest()))
-            # the only log of a topic has all of its keys
-            topic_summary = next(iter(summaries.values())) if len(logs) == 1 else of_names(KeyTotals.of(logs.values()))
-            yield KeyPartition(topic, names, None, topic_summary)
+    for ((topic, _), names), logs in joined.items():
+        of_names = partial(KeyTotals.summary, largest=largest[names], with_newest=names == KEYS)
+        summaries = {log: of_names(totals) for log, totals in logs.items()}
+        for log, summary in summaries.items() if names == KEYS else ():
+            yield KeyPartition(topic, names, log, summary, newest_cells(logs[log].newest()))
+        # the only log of a topic has all of its keys
+        topic_summary = next(iter(summaries.values())) if len(logs) == 1 else of_names(KeyTotals.of(logs.values()))
+        yield KeyPartition(topic, names, None, topic_summary)
 
 
 class TaskTotals:
@@ -317,7 +296,16 @@ class TaskTotals:
         self.counts = RecordCounts()
         self.usage = None if task.stored is None else Usage()
 
-    def add(self, records: Records) -> Iterator[PackedNames]:
+    def read(self, reading: Generator[Records, None, str]) -> Generator[Item, None, str]:
+        """Count all that is read; returns its fingerprint."""
+        while True:
+            try:
+                records = next(reading)
+            except StopIteration as end:
+                return str(end.value)
+            yield from self._count(records)
+
+    def _count(self, records: Records) -> Iterator[Item]:
         """Count records, which have been read with their keys, and to count bytes also with their headers."""
         columns, n = records.columns, len(records.columns.offset)
         keys, tombstone = _binary(columns.keys), (columns.value_size < 0).astype(np.int64)
@@ -336,18 +324,20 @@ class TaskTotals:
         self.counts += RecordCounts(int(counted.sum()), keyless, tombstones, int(sizes[counted].sum()))
         yield from self._add(KEYS, key_table(keys, (ones, sizes, tombstone, stored), newest))
 
-    def _add(self, names: str, table: pa.Table) -> Iterator[PackedNames]:
+    def _add(self, names: str, table: pa.Table) -> Iterator[Item]:
         if self._totals.setdefault(names, KeyTotals()).add(table):
             yield from self._emit(names)
 
-    def _emit(self, names: str) -> Iterator[PackedNames]:
-        table, stored = self._totals[names].take(), self._task.stored
-        if names == KEYS and stored is not None and stored.group_by is not None:
-            yield from self._add(GROUPS, _grouped(table, stored.group_by))
-        for part, packed in packed_parts(table, self._task.partitions, self._task.seed):
-            yield PackedNames(names, part, packed)
+    def _emit(self, names: str) -> Iterator[Item]:
+        table, task = self._totals[names].take(), self._task
+        if names == KEYS and task.stored is not None and task.stored.group_by is not None:
+            groups = task.stored.group_by.of(table["key"].combine_chunks())
+            grouped = table.set_column(0, table.schema.field("key"), groups).filter(groups.is_valid())
+            yield from self._add(GROUPS, grouped)
+        for part, packed in packed_parts(table, task.partitions, task.seed):
+            yield (task.topic, part), PackedNames(task.log, names, packed)
 
-    def packed(self) -> Iterator[PackedNames]:
+    def packed(self) -> Iterator[Item]:
         """All that has not been emitted; nothing remains."""
         # the groups are those of the keys
         for names in (KEYS, GROUPS, HEADER_NAMES, PRODUCERS):
@@ -358,12 +348,6 @@ class TaskTotals:
 def _binary(column: columns.Bytes) -> pa.Array:
     buffers = [pa.py_buffer(buffer) for buffer in (column.valid, column.offsets, column.data)]
     return pa.Array.from_buffers(pa.binary(), len(column.offsets) - 1, buffers)
-
-
-def _grouped(table: pa.Table, group_by: KeyGroups) -> pa.Table:
-    """The totals of the groups of the keys in ``table``."""
-    groups = group_by.of(table["key"].combine_chunks())
-    return table.set_column(0, table.schema.field("key"), groups).filter(groups.is_valid())
 
 
 def _header_table(columns: columns.Columns, measured: Measured) -> pa.Table:

@@ -36,11 +36,11 @@ def topic_json(topic: TopicCount, group_by: KeyGroups | None) -> dict[str, Any]:
     """The JSON object of a topic: the sum over its logs; its groups of keys, headers and producers."""
     objects: dict[str, Any] = {}
     for names in list(_TITLES)[group_by is None :]:
-        largest = []
-        for entry in topic.named(names).largest:
-            figures = dict(zip(_CELL, (entry.records, entry.bytes, entry.stored_bytes), strict=True))
-            largest.append({**_name_json(entry.key, names, group_by), **figures})
         summary = topic.named(names)
+        largest = [
+            {**_name_json(entry.key, names, group_by), **{name: getattr(entry, name) for name in _CELL}}
+            for entry in summary.largest
+        ]
         objects[names] = {"distinct": summary.keys, "total": summary.total._asdict(), "largest": largest}
     return {**topic.usage.to_dict(), **objects}
 
@@ -65,9 +65,11 @@ _UsageRow = tuple[str, Sequence[int], int]
 def _usage_tables(name: str, usage: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Sequence[_UsageRow]]]:
     """Where the bytes of the topic ``name`` are, by ``topic_json``: the titles of each table, and its rows."""
     total = usage["file_bytes"]
-    parts = [*((_words(part), size) for part, size in usage["components"].items() if size), (".log files", total)]
-    yield (name, "bytes"), [(part, [size], total) for part, size in parts]
-    states = [(", ".join(filter(None, (_words(row["state"]), row["age"]))), _numbers(row), total) for row in usage["states"]]
+    parts = [(part.replace("_", " "), size) for part, size in usage["components"].items() if size]
+    yield (name, "bytes"), [(part, [size], total) for part, size in (*parts, (".log files", total))]
+    states = [
+        (", ".join(filter(None, (row["state"].replace("_", " "), row["age"]))), _numbers(row), total) for row in usage["states"]
+    ]
     yield ("state and age", *_CELL_TITLES), _summed(states, total)
     yield ("value", *_CELL_TITLES), _summed([(row["value"], _numbers(row), total) for row in usage["value_sizes"]], total)
     codecs = [(row["codec"], _numbers(row), row["uncompressed_bytes"]) for row in usage["codecs"]]
@@ -96,32 +98,27 @@ def _usage_lines(topic: TopicCount, group_by: KeyGroups | None, style: Style) ->
         if not rows:
             continue
         columns = [Column(titles[0], right=False), *map(Column, titles[1:]), Column("share")]
-        shares = [f"{100 * numbers[-1] / total:.1f} %" if total else "" for _, numbers, total in rows]
-        cells = [[name, *(f"{number:,}" for number in numbers)] for name, numbers, _ in rows]
+        cells = [
+            [name, *(f"{number:,}" for number in numbers), f"{100 * numbers[-1] / total:.1f} %" if total else ""]
+            for name, numbers, total in rows
+        ]
         yield Line("")
-        yield from table(columns, [Row([*row, share]) for row, share in zip(cells, shares, strict=True)], style)
+        yield from table(columns, map(Row, cells), style)
 
 
 def _numbers(row: Mapping[str, Any]) -> list[int]:
     return [number for name, number in row.items() if name == "records" or name.endswith("bytes")]
 
 
-def _words(name: str) -> str:
-    return name.replace("_", " ")
-
-
 def _shown_name(row: Mapping[str, Any]) -> str:
-    match next(iter(row.values())):
-        case {"text": text}:
-            return shown(text.encode())
-        case {"base64": text}:
-            return shown(b64decode(text))
-        case name:
-            return str(name) if name != -1 else "none"
+    name = next(iter(row.values()))
+    if isinstance(name, dict):
+        return shown(name["text"].encode() if "text" in name else b64decode(name["base64"]))
+    return str(name) if name != -1 else "none"
 
 
 def shown_key(key: bytes, group_by: KeyGroups | None) -> str:
-    """A key on one line; that of a windowed key with the start of its window, if keys are grouped by windows."""
+    """A key on one line, with the start of its window if keys are grouped by windows."""
     found = None if group_by is None else group_by.windowed_key(key)
     return shown(key) if found is None else f"{shown(found[0])} @ {window_start(found[1])}"
 
@@ -192,12 +189,10 @@ class CountReport(PageResult):
         return [log for log in self.plan.logs if log.error is not None]
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON document as a dictionary."""
         topics = [_topic_json(topic, self) for topic in self.plan.topics]
         return {"schema_version": 1, "isolation_level": self.isolation_level, "topics": topics}
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        """The logs."""
         return [{"topic": topic["topic"], **log} for topic in self.to_dict()["topics"] for log in topic["partitions"]]
 
     def page_document(self) -> Mapping[str, Any]:
@@ -230,38 +225,33 @@ class CountReport(PageResult):
         return document
 
     def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
-        """See ``Result``."""
-        return _lines(self, style or Style())
-
-
-def _lines(report: CountReport, style: Style) -> Iterator[Line]:
-    """The result as text."""
-    plan, rows = report.plan, []
-    for topic in plan.topics:
-        rows.append(_row(topic.topic, _figures(topic, topic.logs)))
-        for log in topic.logs if report.partitions else ():
-            rows.append(_row(f"  {log.location.topic_partition.partition}", _figures(log, [log])))
-    topics = [figures for topic in plan.topics if (figures := _figures(topic, topic.logs)) is not None]
-    if len(topics) > 1:
-        # a key of several topics counts in each
-        rows.append(_row("total", {name: sum(figures[name] for figures in topics) for name in _FIGURES}))
-    yield from table(_COLUMNS, rows, style)
-    yield Line(_RULES[report.isolation_level])
-    for log_dir in sorted(report.in_use):
-        yield Line(f"in use; figures are a snapshot: {printable(log_dir)}")
-    for topic in plan.topics:
-        if topic.failed:
-            continue
-        if report.stored:
-            yield from _usage_lines(topic, report.group_by, style)
-        if topic.keys.largest:
-            yield Line("")
-            yield Line(f"largest keys of {printable(topic.topic)}:")
-            for key_count in topic.keys.largest:
-                amount = key_count.stored_bytes if report.stored else key_count.bytes
-                yield Line(f"{size(amount):>9}  {key_count.records:>10,} records  {shown_key(key_count.key, report.group_by)}")
-        if report.stored:
-            yield Line(_STORED)
+        used, rows, counted_topics = style or Style(), [], []
+        for topic in self.plan.topics:
+            figures = _figures(topic, topic.logs)
+            rows.append(_row(topic.topic, figures))
+            counted_topics += [] if figures is None else [figures]
+            for log in topic.logs if self.partitions else ():
+                rows.append(_row(f"  {log.location.topic_partition.partition}", _figures(log, [log])))
+        if len(counted_topics) > 1:
+            # a key of several topics counts in each
+            rows.append(_row("total", {name: sum(figures[name] for figures in counted_topics) for name in _FIGURES}))
+        yield from table(_COLUMNS, rows, used)
+        yield Line(_RULES[self.isolation_level])
+        for log_dir in sorted(self.in_use):
+            yield Line(f"in use; figures are a snapshot: {printable(log_dir)}")
+        for topic in self.plan.topics:
+            if topic.failed:
+                continue
+            if self.stored:
+                yield from _usage_lines(topic, self.group_by, used)
+            if topic.keys.largest:
+                yield Line("")
+                yield Line(f"largest keys of {printable(topic.topic)}:")
+                for key in topic.keys.largest:
+                    amount = key.stored_bytes if self.stored else key.bytes
+                    yield Line(f"{size(amount):>9}  {key.records:>10,} records  {shown_key(key.key, self.group_by)}")
+            if self.stored:
+                yield Line(_STORED)
 
 
 def _figures(counted_logs: TopicCount | LogCount, logs: Sequence[LogCount]) -> dict[str, int] | None:
@@ -283,9 +273,9 @@ def _topic_json(topic: TopicCount, report: CountReport) -> dict[str, Any]:
     logs, figures = [_log_json(log, report) for log in topic.logs], _figures(topic, topic.logs)
     if figures is None:
         return {"topic": topic.topic, "status": "failed", "partitions": logs}
-    largest = {"largest_keys": _keys_json(topic.keys, report.stored, report.group_by)}
     usage = {"usage": topic_json(topic, report.group_by)} if report.stored else {}
-    return {"topic": topic.topic, "status": "counted", **figures, **largest, **usage, "partitions": logs}
+    largest = _keys_json(topic.keys, report)
+    return {"topic": topic.topic, "status": "counted", **figures, "largest_keys": largest, **usage, "partitions": logs}
 
 
 def _log_json(log: LogCount, report: CountReport) -> dict[str, Any]:
@@ -294,15 +284,16 @@ def _log_json(log: LogCount, report: CountReport) -> dict[str, Any]:
     if figures is None:
         return {**identity, "status": "failed", "reason": log.error}
     usage = {} if log.usage is None else {"usage": log.usage.to_dict()}
-    largest = _keys_json(log.keys, log.usage is not None, report.group_by)
-    return {**identity, "status": "counted", **figures, "largest_keys": largest, **usage}
+    return {**identity, "status": "counted", **figures, "largest_keys": _keys_json(log.keys, report), **usage}
 
 
-def _keys_json(keys: KeySummary, with_bytes: bool, group_by: KeyGroups | None) -> list[dict[str, Any]]:
+def _keys_json(keys: KeySummary, report: CountReport) -> list[dict[str, Any]]:
     rows = []
     for entry in keys.largest:
-        found = None if group_by is None else group_by.windowed_key(entry.key)
-        window = {} if found is None else {"window_start": window_start(found[1])}
-        rows.append({**entry._asdict(), "key": encoded(entry.key), **window})
-    # without a count of bytes, they are 0
-    return [{name: row[name] for name in row if with_bytes or name != "stored_bytes"} for row in rows]
+        found = None if report.group_by is None else report.group_by.windowed_key(entry.key)
+        rows.append(
+            {**entry._asdict(), "key": encoded(entry.key)} | ({"window_start": window_start(found[1])} if found else {})
+        )
+        if not report.stored:
+            del rows[-1]["stored_bytes"]
+    return rows

@@ -123,10 +123,6 @@ class KeyTotals:
             return False
         return bool(self.joined().nbytes >= _EMIT_BYTES)
 
-    def add_packed(self, packed: bytes) -> None:
-        """Add a table as an Arrow IPC stream."""
-        self.add(pa.ipc.open_stream(packed).read_all())
-
     def joined(self) -> pa.Table:
         self._tables, self._grown_bytes = [_join(self._tables)], 0
         return self._tables[0]
@@ -138,7 +134,6 @@ class KeyTotals:
 
     @classmethod
     def of(cls, parts: Iterable[KeyTotals]) -> KeyTotals:
-        """The keys of several logs."""
         return cls(table for part in parts for table in part._tables)
 
     def summary(self, largest: Largest, *, with_newest: bool) -> KeySummary:

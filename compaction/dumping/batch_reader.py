@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from compaction.files.filesystem import FileSystem
 from compaction.formats import message_set
 from compaction.formats.codecs import Codec, decompress
 from compaction.formats.message_set import HEADER_V0, HEADER_V1, LEAST_BYTES_V0, parse_message_entry
-from compaction.formats.primitives import FormatError, crc32, crc32c
+from compaction.formats.primitives import FormatError, crc32c
 from compaction.formats.record_batch import (
     CRC_START,
     HEADER,
@@ -51,13 +52,12 @@ class LocatedBatch(NamedTuple):
 
     @property
     def magic(self) -> int:
-        """The format version."""
         return self.header.magic
 
     @property
     def last_offset(self) -> int:
         """Last offset, inclusive; an overflow wraps around as in Java."""
-        return java_long(self.header.base_offset + self.header.last_offset_delta)
+        return java_number(self.header.base_offset + self.header.last_offset_delta)
 
     @property
     def append_time(self) -> int | None:
@@ -66,7 +66,6 @@ class LocatedBatch(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The position after it."""
         return self.position + self.size
 
 
@@ -78,23 +77,26 @@ class Message(NamedTuple):
     timestamp: int
 
     @property
-    def key_at(self) -> int:
-        """The position of the key's size."""
-        return (HEADER_V1 if HEADER_V0.get(self.data, "magic") else HEADER_V0).size
-
-    @property
     def crcs(self) -> tuple[int, int]:
         """The stored and the computed checksum."""
         return HEADER_V0.get(self.data, "crc"), crc32(self.data[message_set.CRC_START :])
 
     @property
     def fields(self) -> tuple[int, int, int, int]:
-        """Start and size of the key and of the value.
+        """Start and size of the key and of the value; a negative size means null.
 
         :raises FormatError: the message ends before one of them
         """
-        key_at, key_size = self.field(self.key_at)
-        return key_at, key_size, *self.field(key_at + max(key_size, 0))
+        found, position = list[int](), (HEADER_V1 if HEADER_V0.get(self.data, "magic") else HEADER_V0).size
+        for _ in range(2):
+            start = position + _INT_BYTES
+            if start > len(self.data):
+                raise FormatError(NOT_WELL_FORMED)
+            size = int.from_bytes(self.data[position:start], "big", signed=True)
+            found += start, size
+            position = start + max(size, 0)
+        key_at, key_size, value_at, value_size = found
+        return key_at, key_size, value_at, value_size
 
     @property
     def contents(self) -> tuple[bytes | None, bytes | None]:
@@ -106,16 +108,6 @@ class Message(NamedTuple):
         if value_at + max(value_size, 0) > len(self.data):
             raise FormatError(NOT_WELL_FORMED)
         return field_bytes(self.data, key_at, key_size), field_bytes(self.data, value_at, value_size)
-
-    def field(self, position: int) -> tuple[int, int]:
-        """Start and size of the field whose size is at ``position``; a negative size means null.
-
-        :raises FormatError: the message ends before its start
-        """
-        start = position + _INT_BYTES
-        if start > len(self.data):
-            raise FormatError(NOT_WELL_FORMED)
-        return start, int.from_bytes(self.data[position:start], "big", signed=True)
 
 
 class BatchReader:
@@ -269,7 +261,7 @@ def messages(batch: LocatedBatch, data: memoryview) -> Iterator[Message]:
             time = batch.append_time
         elif header.magic and len(entry) >= HEADER_V1.size + _INT_BYTES:
             time = HEADER_V1.get(entry, "timestamp")
-        yield Message(entry, java_long(base_offset + header.offset), time)
+        yield Message(entry, java_number(base_offset + header.offset), time)
 
 
 def _unwrap(data: memoryview) -> tuple[memoryview, int]:
@@ -300,6 +292,6 @@ def _entries(data: memoryview) -> Iterator[memoryview]:
         data = data[LOG_OVERHEAD_BYTES + size :]
 
 
-def java_long(value: int) -> int:
-    """The low 64 bits of a number as a signed ``long``."""
-    return (value + 2**63) % 2**64 - 2**63
+def java_number(value: int, bits: int = 64) -> int:
+    """The low bits of a number as a signed ``long`` or ``int``."""
+    return (value + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)

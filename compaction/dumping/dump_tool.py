@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,16 +23,17 @@ from compaction.dumping.batch_reader import RESTORE_HINT, BatchReader, LocatedBa
 from compaction.dumping.findings import Findings, PairSpool, Row
 from compaction.dumping.index_dump import IndexView, dump_offset_index, dump_snapshot, dump_time_index, dump_txn_index
 from compaction.dumping.segment_dump import JsonSegmentDump, SegmentDump, SegmentView
-from compaction.dumping.targets import BOOTSTRAP_SNAPSHOT, Kind, Target, partition_files
+from compaction.dumping.targets import BOOTSTRAP_SNAPSHOT, METADATA_SNAPSHOT, Target, partition_files
 from compaction.errors import CorruptLogError, LogError, UsageError
 from compaction.files.filesystem import FileSystem
 from compaction.files.segment_file import SegmentFile
 from compaction.files.text_files import MAX_INDEX_BYTES, read_small
-from compaction.formats.indexes import read_offset_index, read_time_index
+from compaction.formats.indexes import SEGMENT_INDEXES
 from compaction.formats.message_set import MessageEntry, parse_message_entry
 from compaction.formats.primitives import FormatError
 from compaction.formats.record_batch import MAGIC, MAX_PLAIN_BYTES, RecordBatch, parse_batch
-from compaction.names import INDEX, TIMEINDEX
+from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX
+from compaction.printable import Output
 
 
 class TimestampMatch(NamedTuple):
@@ -115,10 +116,10 @@ def _index(fs: FileSystem, target: Target, kind: str, base: int) -> NDArray[np.v
         data = b"" if fs.stat(path) is None else read_small(fs, path, "remove it", MAX_INDEX_BYTES)
     except CorruptLogError:
         data = b""
-    return read_offset_index(data, base) if kind == INDEX else read_time_index(data, base)
+    return SEGMENT_INDEXES[kind].read(data, base)
 
 
-_NAMED_BY_OFFSET = (Kind.LOG, Kind.INDEX, Kind.TIMEINDEX, Kind.TXNINDEX)
+_NAMED_BY_OFFSET = (LOG, INDEX, TIMEINDEX, TXNINDEX)
 _BUFFER_CHARACTERS = 1 << 20
 _RENAME = "rename it back"
 
@@ -145,13 +146,6 @@ class DumpRequest:
     def looks_up(self) -> bool:
         """Whether to search logs for offsets or a timestamp."""
         return self.offsets is not None or self.timestamp is not None
-
-
-class Output(Protocol):
-    """A binary stream."""
-
-    def write(self, data: bytes, /) -> object:
-        """Writes bytes."""
 
 
 class Dump:
@@ -184,7 +178,8 @@ class Dump:
                 self._dump(target)
             except LogError as error:
                 valid = False
-                self._end_line()
+                if self._line_open:
+                    self._text("\n")
                 self._print_error(error.describe())
         for path, row in self._findings.rows():
             if not self._request.jsonl:
@@ -203,60 +198,55 @@ class Dump:
             if status is None:
                 raise UsageError("no such file or directory", path=path, hint="separate paths by spaces or commas")
             if status.is_dir:
-                targets += self._narrow([Target.of(file, working_dir) for file in self._directory(path)])
+                files = partition_files(self._fs, path)
+                if not files:
+                    raise UsageError("contains no segments", path=path, hint="give a partition directory")
+                targets += self._narrow([Target.of(file, working_dir) for file in files])
             else:
                 targets.append(Target.of(path, working_dir))
         for target in targets:
             self._check(target)
         return targets
 
-    def _directory(self, path: str) -> list[str]:
-        files = partition_files(self._fs, path)
-        if not files:
-            raise UsageError("contains no segments", path=path, hint="give a partition directory")
-        return files
-
     def _narrow(self, targets: list[Target]) -> list[Target]:
         """The files of a directory to which the options apply."""
         request = self._request
         if request.index.sanity_check or request.index.verify_only:
-            return [target for target in targets if target.kind in (Kind.INDEX, Kind.TIMEINDEX)]
+            return [target for target in targets if target.kind in (INDEX, TIMEINDEX)]
         if not request.looks_up:
             return targets
-        logs = [target for target in targets if target.kind is Kind.LOG]
+        logs = [target for target in targets if target.kind == LOG]
         if request.offsets is not None:
             return segments_with(logs, *request.offsets)
-        return self._first_with(logs, request.timestamp or 0)
-
-    def _first_with(self, logs: Sequence[Target], timestamp: int) -> list[Target]:
-        """The segment with the first record at or after a timestamp; the last segment if there is none."""
+        # the segment with the first record at or after the timestamp, or the last segment
+        timestamp = request.timestamp or 0
         for log in logs[:-1]:
             if may_hold(self._fs, log, timestamp) and find_timestamp(self._fs, log, timestamp) is not None:
                 return [log]
-        return list(logs[-1:])
+        return logs[-1:]
 
     def _check(self, target: Target) -> None:
         if target.kind in _NAMED_BY_OFFSET and target.base_offset is None:
             raise UsageError("the name does not start with the segment's base offset", path=target.path, hint=_RENAME)
-        if target.kind is Kind.METADATA_SNAPSHOT and target.name != BOOTSTRAP_SNAPSHOT and target.snapshot_id is None:
+        if target.kind == METADATA_SNAPSHOT and target.name != BOOTSTRAP_SNAPSHOT and target.snapshot_id is None:
             raise UsageError("the name of a metadata snapshot is OFFSET-EPOCH.checkpoint", path=target.path, hint=_RENAME)
-        if self._request.looks_up and target.kind is not Kind.LOG:
+        if self._request.looks_up and target.kind != LOG:
             raise UsageError(
-                f"--offsets and --timestamp require a log, not this {target.kind.value}",
+                f"--offsets and --timestamp require a log, not this {target.kind_name}",
                 path=target.path, hint="give a .log file or a partition's directory",
             )  # fmt: skip
 
     def _dump(self, target: Target) -> None:
         kind, index, findings = target.kind, self._request.index, self._findings
-        if kind in (Kind.LOG, Kind.METADATA_SNAPSHOT):
+        if kind in (LOG, METADATA_SNAPSHOT):
             self._log(target)
-        elif kind is Kind.INDEX:
+        elif kind == INDEX:
             self._rows(target, dump_offset_index(self._fs, target, index, findings))
-        elif kind is Kind.TIMEINDEX:
+        elif kind == TIMEINDEX:
             self._rows(target, dump_time_index(self._fs, target, index, findings))
-        elif kind is Kind.TXNINDEX:
+        elif kind == TXNINDEX:
             self._rows(target, dump_txn_index(self._fs, target))
-        elif kind is Kind.SNAPSHOT:
+        elif kind == SNAPSHOT:
             self._rows(target, dump_snapshot(self._fs, target))
         else:
             self._print_finding(f"Ignoring unknown file {target.shown}")
@@ -272,12 +262,17 @@ class Dump:
         try:
             self._texts(dump)
         finally:
-            self._note_invalid(target, dump)
+            if dump.invalid:
+                several = f"{dump.invalid} batches fail their CRC; this is the first"
+                self._note_error(target, dump.first_invalid, several if dump.invalid > 1 else "1 batch fails its CRC")
         if view.complete and dump.position < dump.size:
             invalid = dump.size - dump.position
             text = f"Found {invalid} invalid bytes at the end of {target.name}"
             self._row(target, Row("invalidBytes", {"position": dump.position, "size": invalid}, text))
-            self._note_damage(target, dump.position)
+            # without valid batches after its start, the log has only a torn tail
+            damage = SegmentFile(self._fs, target.path).scan(dump.position).finish().damage()
+            if damage is not None:
+                self._note_error(target, dump.position, damage)
 
     def _view(self, target: Target) -> SegmentView | None:
         """The selection from a log, ``None`` for nothing; prints the result of a lookup."""
@@ -295,17 +290,6 @@ class Dump:
         if record is None:
             return None
         return replace(view, start=record.position, first_offset=record.offset, last_offset=record.offset)
-
-    def _note_invalid(self, target: Target, dump: SegmentDump) -> None:
-        if dump.invalid:
-            several = f"{dump.invalid} batches fail their CRC; this is the first"
-            self._note_error(target, dump.first_invalid, several if dump.invalid > 1 else "1 batch fails its CRC")
-
-    def _note_damage(self, target: Target, position: int) -> None:
-        """Reports an incomplete batch as damage if valid batches follow after its start; else the log has only a torn tail."""
-        damage = SegmentFile(self._fs, target.path).scan(position).finish().damage()
-        if damage is not None:
-            self._note_error(target, position, damage)
 
     def _note_error(self, target: Target, position: int, message: str) -> None:
         self._findings.errors.append(CorruptLogError(message, path=target.path, position=position, hint=RESTORE_HINT))
@@ -337,17 +321,19 @@ class Dump:
 
     def _text(self, text: str) -> None:
         if text:
-            self._out.write(_encoded(text))
+            try:
+                # with the original bytes of file names
+                data = text.encode("utf-8", "surrogateescape")
+            except UnicodeEncodeError:
+                # lone surrogates, which properties files may have, as Java prints them
+                data = text.encode("utf-8", "replace")
+            self._out.write(data)
             self._line_open = not text.endswith("\n")
-
-    def _end_line(self) -> None:
-        if self._line_open:
-            self._text("\n")
 
 
 def _file_fields(target: Target) -> dict[str, object]:
-    fields: dict[str, object] = {"kind": target.kind.value}
-    if target.kind is Kind.METADATA_SNAPSHOT:
+    fields: dict[str, object] = {"kind": target.kind_name}
+    if target.kind == METADATA_SNAPSHOT:
         offset, epoch = target.snapshot_id or (None, None)
         return fields | {"endOffset": offset, "epoch": epoch}
     return fields | {"baseOffset": target.base_offset}
@@ -355,7 +341,7 @@ def _file_fields(target: Target) -> dict[str, object]:
 
 def _log_heading(target: Target) -> Row:
     """The heading of a log in text; JSON has these fields in the line of the file."""
-    if target.kind is Kind.LOG:
+    if target.kind == LOG:
         text = f"Log starting offset: {target.base_offset}"
     elif target.snapshot_id is None:
         text = "KRaft bootstrap snapshot"
@@ -374,11 +360,3 @@ def _found_row(timestamp: int, record: TimestampMatch | None) -> Row:
     )
     return Row("lookup", {"since": timestamp, "offset": record.offset, "timestamp": record.timestamp,
                           "position": record.position}, text)  # fmt: skip
-
-
-def _encoded(text: str) -> bytes:
-    """UTF-8, with the original bytes of file names; lone surrogates (possible in properties files) as Java prints them."""
-    try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "replace")

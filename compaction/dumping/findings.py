@@ -18,23 +18,23 @@ from compaction.files.filesystem import storage_errors
 
 _SMALLEST_MAP = 16
 _INT = 1 << 32
-#: type, heading, text and fields of a finding, in the order of Kafka's tool
-_KINDS = (
-    ("mismatch", "Mismatches in :{}", "  Index offset: {}, log offset: {}", ("indexOffset", "logOffset")),
-    (
-        "timestampMismatch", "Found timestamp mismatch in :{}", "  Index timestamp: {}, log timestamp: {}",
-        ("indexTimestamp", "logTimestamp"),
+MISMATCH, TIMESTAMP, OUT_OF_ORDER, NOT_FOUND = "mismatch", "timestampMismatch", "outOfOrderTimestamp", "notFound"
+#: heading, text and fields of a finding by its type, in the order of Kafka's tool
+_KINDS = {
+    MISMATCH: ("Mismatches in :{}", "  Index offset: {}, log offset: {}", ("indexOffset", "logOffset")),
+    TIMESTAMP: (
+        "Found timestamp mismatch in :{}", "  Index timestamp: {}, log timestamp: {}", ("indexTimestamp", "logTimestamp"),
     ),
-    (
-        "outOfOrderTimestamp", "Found out of order timestamp in :{}",
-        "  Index timestamp: {}, Previously indexed timestamp: {}", ("indexTimestamp", "previousTimestamp"),
+    OUT_OF_ORDER: (
+        "Found out of order timestamp in :{}", "  Index timestamp: {}, Previously indexed timestamp: {}",
+        ("indexTimestamp", "previousTimestamp"),
     ),
-    (
-        "notFound", "The following indexed offsets are not found in :{}", "Indexed offset: {}, found log offset: {}",
+    NOT_FOUND: (
+        "The following indexed offsets are not found in :{}", "Indexed offset: {}, found log offset: {}",
         ("indexOffset", "logOffset"),
     ),
-    ("gap", "Non-consecutive offsets in {}", "  {} is followed by {}", ("offset", "nextOffset")),
-)  # fmt: skip
+    "gap": ("Non-consecutive offsets in {}", "  {} is followed by {}", ("offset", "nextOffset")),
+}  # fmt: skip
 
 #: number of pairs in memory before they are written to a file
 MEMORY_PAIRS = 1 << 20
@@ -64,31 +64,27 @@ class Row(NamedTuple):
 
 
 class Findings:
-    """Findings by absolute path.
-
-    ``mismatches`` maps offsets of index entries to offsets of their batches. ``timestamps``, ``out_of_order`` and ``not_found``
-    are pairs of a value of a time index entry and the value in the log or the previous entry. ``gaps`` are non-consecutive
-    offsets.
-    """
+    """Findings by absolute path: pairs of a value of an index entry and the value in the log or the previous entry; ``gaps``
+    are non-consecutive offsets."""
 
     def __init__(self) -> None:
-        self.mismatches: dict[str, dict[int, int]] = {}
-        self.timestamps: dict[str, list[tuple[int, int]]] = {}
-        self.out_of_order: dict[str, list[tuple[int, int]]] = {}
-        self.not_found: dict[str, list[tuple[int, int]]] = {}
+        self._pairs: dict[str, dict[str, list[tuple[int, int]]]] = {kind: {} for kind in _KINDS}
         self.gaps: dict[str, PairSpool] = {}
         self.errors: list[CompactionError] = []
+
+    def add(self, kind: str, path: str, pair: tuple[int, int]) -> None:
+        self._pairs[kind].setdefault(path, []).append(pair)
 
     def rows(self) -> Iterator[tuple[str, Row]]:
         """All findings but ``errors`` with their path; texts and order are those that Kafka's tool writes to standard error.
         A heading, which only the text has, has no type."""
-        mismatches = {path: sorted(offsets.items(), reverse=True) for path, offsets in self.mismatches.items()}
         gaps = {path: spool for path, spool in self.gaps.items() if not spool.empty}
-        findings_of_kinds: tuple[Mapping[str, Iterable[tuple[int, int]]], ...] = (
-            mismatches, self.timestamps, self.out_of_order, self.not_found, gaps,
-        )  # fmt: skip
-        for (kind, heading, text, names), by_path in zip(_KINDS, findings_of_kinds, strict=True):
-            for path, pairs in java_order(by_path):
+        findings: Mapping[str, Mapping[str, Iterable[tuple[int, int]]]] = {**self._pairs, "gap": gaps}
+        for kind, (heading, text, names) in _KINDS.items():
+            for path, pairs in java_order(findings[kind]):
+                if kind == MISMATCH:
+                    # of each offset the last one
+                    pairs = sorted(dict(pairs).items(), reverse=True)
                 yield path, Row("", {}, heading.format(path))
                 yield from ((path, Row(kind, dict(zip(names, pair, strict=True)), text.format(*pair))) for pair in pairs)
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compaction.dumping.batch_reader import BatchReader, LocatedBatch
-from compaction.dumping.findings import Findings, Row
+from compaction.dumping.findings import MISMATCH, NOT_FOUND, OUT_OF_ORDER, TIMESTAMP, Findings, Row
 from compaction.dumping.segment_dump import optional_long
 from compaction.dumping.targets import Target
 from compaction.errors import CorruptLogError
@@ -74,7 +74,7 @@ def dump_offset_index(fs: FileSystem, target: Target, view: IndexView, findings:
         batch = _batch_of_entry(batches, target, (number, position), view.max_message_bytes)
         if batch.last_offset != base + relative:
             wrong.append(number)
-            findings.mismatches.setdefault(target.absolute, {})[base + relative] = batch.last_offset
+            findings.add(MISMATCH, target.absolute, (base + relative, batch.last_offset))
         if not view.verify_only:
             yield Row("offsetIndexEntry", {"offset": base + relative, "position": position})
     if not unused:
@@ -91,15 +91,22 @@ def dump_time_index(fs: FileSystem, target: Target, view: IndexView, findings: F
     positions = _Positions(batches, _read(fs, target.sibling(INDEX)), target.sibling(INDEX))
     entries = TIME_ENTRY.array(_read(fs, target.path))
     if view.sanity_check:
-        yield _sanity_check(fs, target, TIME_ENTRY.size, _time_problem(entries))
+        problem = ""
+        if len(entries) and entries["timestamp"][-1] < entries["timestamp"][0]:
+            problem = "its last timestamp is below its first"
+        elif len(entries) and entries["relative_offset"][-1] < 0:
+            problem = _LOW_OFFSET
+        yield _sanity_check(fs, target, TIME_ENTRY.size, problem)
         return
     wrong: list[int] = []
     before = _NO_TIMESTAMP
     for number, (timestamp, relative) in enumerate(_rows(entries)):
         if number and relative == 0:
             break
-        if not _verify_time(batches, positions.find(relative, base), (timestamp, base + relative, before), (target, findings)):
-            wrong.append(number)
+        found = _time_findings(batches, positions.find(relative, base), (timestamp, base + relative, before))
+        for kind, pair in found:
+            findings.add(kind, target.absolute, pair)
+        wrong += [number] if found else []
         if not view.verify_only:
             yield Row("timeIndexEntry", {"timestamp": timestamp, "offset": base + relative})
         before = timestamp
@@ -211,22 +218,16 @@ def lower_slot(offsets: NDArray[np.int32], relative: int) -> int:
     return low
 
 
-def _verify_time(
-    batches: BatchReader, batch: LocatedBatch | None, entry: tuple[int, int, int], destination: tuple[Target, Findings]
-) -> bool:
-    """Whether an entry (timestamp, offset, timestamp of the previous entry) agrees with its batch; adds findings."""
+def _time_findings(
+    batches: BatchReader, batch: LocatedBatch | None, entry: tuple[int, int, int]
+) -> list[tuple[str, tuple[int, int]]]:
+    """The findings of an entry (timestamp, offset, timestamp of the previous entry) that disagrees with its batch."""
     timestamp, offset, before = entry
-    target, findings = destination
     if batch is None or batch.last_offset != offset:
-        last_offset = -1 if batch is None else batch.last_offset
-        findings.not_found.setdefault(target.absolute, []).append((offset, last_offset))
-        return False
+        return [(NOT_FOUND, (offset, -1 if batch is None else batch.last_offset))]
     largest = batches.largest_timestamp(batch)
-    if largest != timestamp:
-        findings.timestamps.setdefault(target.absolute, []).append((timestamp, largest))
-    if before >= timestamp:
-        findings.out_of_order.setdefault(target.absolute, []).append((timestamp, before))
-    return largest == timestamp > before
+    found = [(TIMESTAMP, (timestamp, largest))] if largest != timestamp else []
+    return found + ([(OUT_OF_ORDER, (timestamp, before))] if before >= timestamp else [])
 
 
 def _batch_of_entry(batches: BatchReader, target: Target, entry: tuple[int, int], max_bytes: int) -> LocatedBatch:
@@ -245,13 +246,6 @@ def _batch_of_entry(batches: BatchReader, target: Target, entry: tuple[int, int]
         f"index entry points at byte {position}, where the log has no batch",
         path=target.path, position=number * OFFSET_ENTRY.size, hint=REBUILD_HINT,
     )  # fmt: skip
-
-
-def _time_problem(entries: NDArray[np.void]) -> str:
-    """The reason why ``TimeIndex.sanityCheck`` fails, or an empty text."""
-    if len(entries) and entries["timestamp"][-1] < entries["timestamp"][0]:
-        return "its last timestamp is below its first"
-    return _LOW_OFFSET if len(entries) and entries["relative_offset"][-1] < 0 else ""
 
 
 def _sanity_check(fs: FileSystem, target: Target, entry_bytes: int, problem: str) -> Row:

@@ -53,7 +53,6 @@ class Versions(NamedTuple):
     last: int
 
     def includes(self, version: int) -> bool:
-        """Whether the range includes a version."""
         return self.first <= version <= self.last
 
     @classmethod

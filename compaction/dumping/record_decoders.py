@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache, partial
+from typing import Any
 
 from compaction.dumping import message_schemas
 from compaction.dumping.message_schemas import Message, MessageError, Values, read_table
@@ -37,10 +39,6 @@ _COORDINATOR_EPOCH = "coordinatorEpoch"
 _PARTITION = "{id}:{name}-{partition}"
 
 _table = lru_cache(maxsize=None)(read_table)
-
-
-class _UnknownTypeError(Exception):
-    """The record type is not in the table."""
 
 
 def control_text(key: bytes | None, value: bytes | None) -> str:
@@ -83,7 +81,9 @@ def control_record(key: bytes | None, value: bytes | None) -> tuple[str, dict[st
 def decode_metadata(_key: bytes | None, value: bytes | None, offset: int) -> tuple[str | None, str | None]:
     """Records of ``__cluster_metadata``, which have no keys."""
     try:
-        return None, json_text(_metadata_form(value or b""))
+        message, values, version = _framed(value or b"", message_schemas.METADATA_RECORDS)
+        form: Json = {"type": message.name, "version": version, "data": message.to_json(values, version)}
+        return None, json_text(form)
     except FormatError as error:
         return None, f"Error at {offset}, skipping. {error.message}"
 
@@ -102,7 +102,12 @@ def decode_remote_log(_key: bytes | None, value: bytes | None, offset: int) -> t
 def _remote_log_values(name: str, values: Values) -> Values:
     """The values as Java prints them; the checks are those of the constructors of Kafka's classes, in their order."""
     if name == "RemoteLogSegmentMetadata":
-        _check_offsets(values["startOffset"], values["endOffset"])
+        start, end = values["startOffset"], values["endOffset"]
+        if start < 0:
+            raise FormatError(f"Unexpected start offset = {start}. StartOffset for a remote segment cannot be negative")
+        if end < start:
+            bound = f"EndOffset for a remote segment cannot be less than startOffset = {start}"
+            raise FormatError(f"Unexpected end offset = {end}. {bound}")
         _leader_epochs(values)
     shown, custom = {**values, "state": _state(values)}, values.get("customMetadata")
     if "segmentLeaderEpochs" in values:
@@ -115,14 +120,6 @@ def _remote_log_values(name: str, values: Values) -> Values:
         shown["remoteLogSegmentId"] = f"RemoteLogSegmentId{{topicIdPartition={partition}, id={segment['id']}}}"
     shown["customMetadata"] = "Optional.empty" if custom is None else f"Optional[CustomMetadata{{{len(custom)} bytes}}]"
     return {**shown, "txnIdxEmpty": "true" if values.get("txnIndexEmpty") else "false"}
-
-
-def _check_offsets(start: int, end: int) -> None:
-    if start < 0:
-        raise FormatError(f"Unexpected start offset = {start}. StartOffset for a remote segment cannot be negative")
-    if end < start:
-        bound = f"EndOffset for a remote segment cannot be less than startOffset = {start}"
-        raise FormatError(f"Unexpected end offset = {end}. {bound}")
 
 
 def _leader_epochs(values: Values) -> str:
@@ -139,11 +136,6 @@ def _state(values: Values) -> str:
     if not 0 <= state < len(names):
         raise FormatError("state can not be null" if of_partition is None else "null")
     return names[state]
-
-
-def _metadata_form(value: bytes) -> Json:
-    message, values, version = _framed(value, message_schemas.METADATA_RECORDS)
-    return {"type": message.name, "version": version, "data": message.to_json(values, version)}
 
 
 def _framed(value: bytes, table: str) -> tuple[Message, Values, int]:
@@ -222,12 +214,11 @@ def _coordinator_record(table: str, key: bytes | None, value: bytes | None, offs
         raise FormatError("the decoder needs a key, but the record has none")
     try:
         kind = _version(key, "key")
-        key_message = _message(table, kind, "key")
-        keys = _read(key_message, key, 0, kind)
-        shown = json_text({"type": str(kind), "data": key_message.to_json(keys, 0)})
+        if (kind, "key") not in _table(table):
+            return f"Unknown record type {kind} at offset {offset}, skipping.", None
+        message = _table(table)[kind, "key"]
+        shown = json_text({"type": str(kind), "data": message.to_json(_read(message, key, 0, kind), 0)})
         return shown, _DELETED if value is None else _coordinator_value(table, kind, value)
-    except _UnknownTypeError:
-        return f"Unknown record type {kind} at offset {offset}, skipping.", None
     except FormatError as error:
         return f"Error at offset {offset}, skipping. {error.message}", None
 
@@ -240,7 +231,7 @@ MESSAGE_DECODERS = (decode_offsets, decode_transactions, decode_share_state, dec
 
 
 def _coordinator_value(table: str, kind: int, value: bytes) -> str:
-    message = _message(table, kind, "value")
+    message = _table(table)[kind, "value"]
     version = _version(value, "value")
     if not message.versions.includes(version):
         raise FormatError(f"Found an unknown record version {version} for {kind} type")
@@ -260,33 +251,14 @@ def _read(message: Message, data: bytes, version: int, version_in_error: int) ->
         raise FormatError(reason) from None
 
 
-def _show_members(forms: Json, members: Json | bytes) -> None:
+def _show_members(forms: Any, members: Any) -> None:
     """Replaces the bytes of members' subscriptions and assignments by their decoded form if it can be read."""
-    protocol = {message.name: message for message in _table(message_schemas.CONSUMER_PROTOCOL).values()}
-    if not isinstance(forms, list) or not isinstance(members, list):
-        return
     for form, member in zip(forms, members, strict=True):
-        for name, message in protocol.items():
-            if isinstance(form, dict) and isinstance(member, dict):
-                form[name] = _consumer_field(message, member[name]) or form[name]
-
-
-def _consumer_field(message: Message, raw: object) -> Json:
-    try:
-        if not isinstance(raw, bytes):
-            return None
-        version = _version(raw, message.name)
-        values: Values = message.read(raw[_SHORT_BYTES:], version)[0]
-        return message.to_json(values, version)
-    except FormatError:
-        return None
-
-
-def _message(table: str, kind: int, name: str) -> Message:
-    message = _table(table).get((kind, name))
-    if message is None:
-        raise _UnknownTypeError
-    return message
+        for message in _table(message_schemas.CONSUMER_PROTOCOL).values():
+            raw: bytes = member[message.name]
+            with suppress(FormatError):
+                version = _version(raw, message.name)
+                form[message.name] = message.to_json(message.read(raw[_SHORT_BYTES:], version)[0], version)
 
 
 def _version(data: bytes, name: str) -> int:

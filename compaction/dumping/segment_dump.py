@@ -27,7 +27,7 @@ from compaction.dumping.batch_reader import (
     Message,
     field_bytes,
     is_valid,
-    java_long,
+    java_number,
     messages,
     plain_records,
     record_tables,
@@ -39,11 +39,10 @@ from compaction.formats.codecs import Codec
 from compaction.formats.java_text import java_text
 from compaction.formats.primitives import FormatError, decode_varint
 from compaction.formats.record_batch import CONTROL, DELETE_HORIZON, MAGIC, TRANSACTIONAL
+from compaction.kernels.columns import NO_HEADERS
 
 _LONG_MAX = 2**63 - 1
 _INT_MAX = 2**31 - 1
-#: size of the headers of a record that has none: their count, 0
-NO_HEADERS = 1
 
 
 @dataclass(frozen=True)
@@ -90,28 +89,28 @@ class SegmentDump:
         self.invalid = self.first_invalid = 0
 
     def __iter__(self) -> Iterator[str]:
+        end = self.size if self._view.max_bytes is None else min(self.size, self._view.max_bytes)
         try:
-            yield from self._batches()
+            for batch in self._reader.batches(self.position, end):
+                if batch.last_offset >= self._first:
+                    if batch.magic >= MAGIC and batch.header.base_offset > self._last:
+                        return
+                    data = self._reader.data(batch)
+                    yield from self._batch(batch, data)
+                    if self._view.deep:
+                        yield from self._records(batch, data) if batch.magic >= MAGIC else self._messages(batch, data)
+                self.position = batch.end
+                if batch.last_offset >= self._last:
+                    return
         except FormatError as error:
             raise self._reader.error(error.message, self.position) from None
 
-    def _batches(self) -> Iterator[str]:
-        end = self.size if self._view.max_bytes is None else min(self.size, self._view.max_bytes)
-        for batch in self._reader.batches(self.position, end):
-            if batch.last_offset >= self._first:
-                if batch.magic >= MAGIC and batch.header.base_offset > self._last:
-                    return
-                data = self._reader.data(batch)
-                yield from self._batch(batch, data)
-                if self._view.deep:
-                    yield from self._records(batch, data) if batch.magic >= MAGIC else self._messages(batch, data)
-            self.position = batch.end
-            if batch.last_offset >= self._last:
-                return
-
     def _batch(self, batch: LocatedBatch, data: memoryview) -> Iterator[str]:
         header = batch.header
-        yield _v2_text(batch) if batch.magic >= MAGIC else f"offset: {header.base_offset}"
+        *fields, (horizon, time) = v2_fields(batch).items()
+        shown = [f"{name}: {_java_bool(value) if isinstance(value, bool) else value}" for name, value in fields]
+        v2 = " ".join([*shown, f"{horizon}: {optional_long(time)}"])
+        yield v2 if batch.magic >= MAGIC else f"offset: {header.base_offset}"
         valid = self._checked(batch, data)
         yield (
             f" position: {batch.position} {time_label(batch)}: {header.max_timestamp} size: {batch.size} magic: {batch.magic}"
@@ -155,7 +154,8 @@ class SegmentDump:
             self._follow(offset)
             if not view.skip_metadata:
                 time = time if append_time is None else append_time
-                names = "" if end - after_value == NO_HEADERS else _header_names(records, after_value)
+                headers = [] if end - after_value == NO_HEADERS else headers_at(records, after_value)
+                names = ",".join(java_text(name) for name, _ in headers)
                 texts.append(
                     f"| offset: {offset} {label}: {time} keySize: {key_size} valueSize: {value_size}"
                     f" sequence: {sequence_of(batch, offset)} headerKeys: [{names}]"
@@ -209,7 +209,7 @@ class SegmentDump:
     def _follow(self, offset: int) -> None:
         """Notes a gap before the offset of a record."""
         previous, self._previous = self._previous, offset
-        if previous is not None and offset != previous + 1 and offset != java_long(previous + 1):
+        if previous is not None and offset != previous + 1 and offset != java_number(previous + 1):
             self._note_gap(previous, offset)
 
 
@@ -230,12 +230,6 @@ def v2_fields(batch: LocatedBatch) -> dict[str, int | bool | None]:
         "isControl": bool(flags & CONTROL),
         "deleteHorizonMs": header.base_timestamp if flags & DELETE_HORIZON else None,
     }
-
-
-def _v2_text(batch: LocatedBatch) -> str:
-    *fields, (horizon, time) = v2_fields(batch).items()
-    shown = [f"{name}: {_java_bool(value) if isinstance(value, bool) else value}" for name, value in fields]
-    return " ".join([*shown, f"{horizon}: {optional_long(time)}"])
 
 
 def optional_long(value: int | None) -> str:
@@ -262,13 +256,9 @@ def sequence_of(batch: LocatedBatch, offset: int) -> int:
 
 def _increment(sequence: int, delta: int) -> int:
     """``DefaultRecordBatch.incrementSequence`` in Java's int arithmetic."""
-    if sequence > _java_int(_INT_MAX - delta):
-        return _java_int(delta - (_INT_MAX - sequence) - 1)
-    return _java_int(sequence + delta)
-
-
-def _java_int(value: int) -> int:
-    return (value + 2**31) % 2**32 - 2**31
+    if sequence > java_number(_INT_MAX - delta, 32):
+        return java_number(delta - (_INT_MAX - sequence) - 1, 32)
+    return java_number(sequence + delta, 32)
 
 
 def headers_at(records: bytes, position: int) -> list[tuple[bytes, bytes | None]]:
@@ -281,10 +271,6 @@ def headers_at(records: bytes, position: int) -> list[tuple[bytes, bytes | None]
         position = value_at + max(value_size, 0)
         headers.append((records[start : start + size], None if value_size < 0 else records[value_at:position]))
     return headers
-
-
-def _header_names(records: bytes, position: int) -> str:
-    return ",".join(java_text(name) for name, _ in headers_at(records, position))
 
 
 class JsonSegmentDump(SegmentDump):
@@ -320,15 +306,21 @@ class JsonSegmentDump(SegmentDump):
             if not view.skip_metadata:
                 time = time if append_time is None else append_time
                 headers = [] if end - after_value == NO_HEADERS else headers_at(records, after_value)
+                names = ",".join(quote(java_text(name)) for name, _ in headers)
                 members.append(
                     f'"offset":{offset},"timestamp":{time},{label},"keySize":{key_size},"valueSize":{value_size},'
-                    f'"sequence":{sequence_of(batch, offset)},"headerKeys":[{",".join(_name(name) for name, _ in headers)}]'
+                    f'"sequence":{sequence_of(batch, offset)},"headerKeys":[{names}]'
                 )
                 if view.contents:
                     members.append(f'"headerValues":[{",".join(_bytes(value) for _, value in headers)}]')
             if view.contents or control:
                 key, value = field_bytes(records, key_at, key_size), field_bytes(records, value_at, value_size)
-                members.append(_control(key, value) if control else self._pair(key, value, offset))
+                if control:
+                    name, message = control_record(key, value)
+                    given = json.dumps({"type": name, "message": message}, separators=(",", ":"))
+                    members.append(f'"control":{given}')
+                else:
+                    members.append(self._pair(key, value, offset))
             texts.append(f"{before}{','.join(members)}}}\n")
 
     def _message(self, message: Message, batch: LocatedBatch) -> Iterator[str]:
@@ -357,17 +349,6 @@ class JsonSegmentDump(SegmentDump):
         shown_key, shown_value = self._decoded(key, value, offset)
         encoded = _decoded_message if self._view.decoder in MESSAGE_DECODERS else _decoded_text
         return f'"key":{encoded(shown_key, key)},"value":{encoded(shown_value, value)}'
-
-
-def _control(key: bytes | None, value: bytes | None) -> str:
-    """The member ``control`` of a control record: its type and its message."""
-    name, message = control_record(key, value)
-    return f'"control":{json.dumps({"type": name, "message": message}, separators=(",", ":"))}'
-
-
-def _name(raw: bytes) -> str:
-    """A header's name, which Kafka defines as UTF-8."""
-    return quote(java_text(raw))
 
 
 def _bytes(raw: bytes | None) -> str:

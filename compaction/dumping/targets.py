@@ -6,10 +6,9 @@ The kinds are those of Kafka's dump tool.
 from __future__ import annotations
 
 import re
-from enum import Enum
 from typing import NamedTuple
 
-from compaction.files.filesystem import FileSystem, join, parent, storage_of
+from compaction.files.filesystem import DISK, FileSystem, join, parent, storage_of
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, parse_segment_file
 
 METADATA_SNAPSHOT = ".checkpoint"
@@ -17,29 +16,11 @@ BOOTSTRAP_SNAPSHOT = "bootstrap.checkpoint"
 _OFFSET = re.compile(r"[0-9]{1,20}")
 _LONG_MAX = 2**63 - 1
 _SNAPSHOT_NAME = re.compile(r"(?P<offset>[0-9]{20})-(?P<epoch>[0-9]{10})\.checkpoint")
-_KIND_ORDER = (LOG, INDEX, TIMEINDEX, TXNINDEX, SNAPSHOT)
-
-
-class Kind(Enum):
-    """The kind of a file; the value is its name in errors."""
-
-    LOG = "log"
-    METADATA_SNAPSHOT = "metadata snapshot"
-    INDEX = "index"
-    TIMEINDEX = "time index"
-    TXNINDEX = "transaction index"
-    SNAPSHOT = "producer snapshot"
-    UNKNOWN = "unknown file"
-
-
-_SUFFIXES = {
-    LOG: Kind.LOG,
-    METADATA_SNAPSHOT: Kind.METADATA_SNAPSHOT,
-    INDEX: Kind.INDEX,
-    TIMEINDEX: Kind.TIMEINDEX,
-    TXNINDEX: Kind.TXNINDEX,
-    SNAPSHOT: Kind.SNAPSHOT,
-}
+#: the kinds of files, which are their suffixes, with their names, in the order of a directory's dump
+_KINDS = {
+    LOG: "log", METADATA_SNAPSHOT: "metadata snapshot", INDEX: "index", TIMEINDEX: "time index",
+    TXNINDEX: "transaction index", SNAPSHOT: "producer snapshot",
+}  # fmt: skip
 
 
 class Target(NamedTuple):
@@ -52,9 +33,10 @@ class Target(NamedTuple):
     @classmethod
     def of(cls, path: str, working_dir: str) -> Target:
         """From a path or URI; URIs are not made absolute."""
-        storage = storage_of(path)
-        shown = storage.as_java(path)
-        return cls(path, shown, storage.absolute(shown, working_dir))
+        if storage_of(path) is not DISK:
+            return cls(path, path.rstrip("/"), path.rstrip("/"))
+        shown = re.sub("/+", "/", path).rstrip("/") or "/"
+        return cls(path, shown, shown if shown.startswith("/") else f"{working_dir.rstrip('/')}/{shown}")
 
     @property
     def name(self) -> str:
@@ -72,9 +54,13 @@ class Target(NamedTuple):
         return offset if offset <= _LONG_MAX else None
 
     @property
-    def kind(self) -> Kind:
-        """The kind by the name's last suffix."""
-        return _SUFFIXES.get("." + self.name.rpartition(".")[2], Kind.UNKNOWN) if "." in self.name else Kind.UNKNOWN
+    def kind(self) -> str:
+        """The last suffix of the name, e.g. ``.log``."""
+        return "".join(self.name.rpartition(".")[1:])
+
+    @property
+    def kind_name(self) -> str:
+        return _KINDS.get(self.kind, "unknown file")
 
     @property
     def snapshot_id(self) -> tuple[int, int] | None:
@@ -89,5 +75,5 @@ class Target(NamedTuple):
 
 def partition_files(fs: FileSystem, directory: str) -> list[str]:
     parsed = ((parse_segment_file(name), name) for name in fs.listdir(directory))
-    own = [(file.base_offset, _KIND_ORDER.index(file.kind), name) for file, name in parsed if file and not file.suffix]
+    own = [(file.base_offset, [*_KINDS].index(file.kind), name) for file, name in parsed if file and not file.suffix]
     return [join(directory, name) for *_, name in sorted(own)]

@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -33,6 +33,9 @@ from compaction.engines.local import Piece, Spool
 from compaction.errors import CompactionError, UsageError
 from compaction.files.calls import driver_environment, environment
 from compaction.screen.steps import step
+
+if TYPE_CHECKING:
+    from compaction.screen.progress import Progress
 
 R = TypeVar("R")
 
@@ -113,12 +116,12 @@ class ConnectEngine:
     :raises UsageError: the server is too old
     """
 
-    def __init__(self, session: Any, progress: Any = None) -> None:
+    def __init__(self, session: Any, progress: Progress | None = None) -> None:
         version = tuple(int(number) for number in str(session.version).split(".")[:2])
         if version < _OLDEST or not hasattr(session, "cloneSession"):
             oldest = ".".join(map(str, _OLDEST))
             raise UsageError(f"the Spark Connect engine needs Spark {oldest} or newer, this is {session.version}")
-        self._progress, self._job = progress, Job("")
+        self.progress, self._job = progress, Job("")
         self._shown_bytes = 0
         #: the server does not answer
         self._gone = False
@@ -212,17 +215,13 @@ class ConnectEngine:
     def collected(self, job: Job, rows: Callable[[], Any]) -> dict[int, Any]:
         """The values of rows by their numbers."""
         self._job, self._shown_bytes = job, 0
-        shown = job.name is not None and self._progress is not None
-        if shown:
-            self._progress.start(job.name, sum(job.task_bytes))
-        else:
-            step(job.description)
         try:
-            table = self._asked(lambda: rows().toArrow())
+            with job.shown(self.progress) as shown:
+                if shown is None:
+                    step(job.description)
+                table = self._asked(lambda: rows().toArrow())
         finally:
             self._job = Job("")
-        if shown:
-            self._progress.done(job.name)
         return {number: pickle.loads(data) for number, _, _, data in _whole(table.to_batches())}  # noqa: S301 - by our tasks
 
     def _asked(self, request: Callable[[], R]) -> R:
@@ -253,12 +252,12 @@ class ConnectEngine:
     def _advance(self, stages: Iterable[Any] | None, *_: Any, **__: Any) -> None:
         """Shows that the first tasks have read their bytes: Spark reports how many have ended, not which."""
         sizes = self._job.task_bytes
-        if self._job.name is None or self._progress is None:
+        if self._job.name is None or self.progress is None:
             return
         for stage in stages or ():
             read_bytes = sum(sizes[: stage.num_completed_tasks])
             if stage.num_tasks == len(sizes) and read_bytes > self._shown_bytes:
-                self._progress.advance(read_bytes - self._shown_bytes)
+                self.progress.advance(read_bytes - self._shown_bytes)
                 self._shown_bytes = read_bytes
 
 

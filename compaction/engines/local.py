@@ -34,7 +34,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from multiprocessing.connection import Connection, wait
@@ -206,29 +206,20 @@ class LocalEngine:
 
     def _map(self, job: Job, work: Callable[[Any, Spool], R], source: Source) -> list[R]:
         """``work`` of the inputs of each task, in order."""
-        with self._shown(job):
-            nothing = [None] * len(source)
-            placed = nothing if source.items is None else cast(_Shuffled, source.items).placed
-            inputs = list(zip(nothing if source.tasks is None else source.tasks, placed, strict=True))
-            sizes = job.task_bytes if len(job.task_bytes) == len(inputs) else [0] * len(inputs)
-            if self._workers is None:
-                if not job.in_workers and sum(job.task_bytes) < self._inline_bytes:
-                    return [self._advanced(work(task, self._spool), size) for task, size in zip(inputs, sizes, strict=True)]
-                self._workers = Workers(self.cores)
-            return self._results(self._workers, inputs, work, sizes)
-
-    @contextmanager
-    def _shown(self, job: Job) -> Iterator[None]:
-        shown = job.name is not None and self.progress is not None
-        if shown:
-            self.progress.start(job.name, sum(job.task_bytes))  # type: ignore[union-attr, arg-type]
+        nothing = [None] * len(source)
+        placed = nothing if source.items is None else cast(_Shuffled, source.items).placed
+        inputs = list(zip(nothing if source.tasks is None else source.tasks, placed, strict=True))
+        sizes = job.task_bytes if len(job.task_bytes) == len(inputs) else [0] * len(inputs)
         try:
-            yield
+            with job.shown(self.progress):
+                if self._workers is None:
+                    if not job.in_workers and sum(job.task_bytes) < self._inline_bytes:
+                        return [self._advanced(work(task, self._spool), size) for task, size in zip(inputs, sizes, strict=True)]
+                    self._workers = Workers(self.cores)
+                return self._results(self._workers, inputs, work, sizes)
         except BaseException:
             self.close()
             raise
-        if shown:
-            self.progress.done(job.name)  # type: ignore[union-attr, arg-type]
 
     def _results(
         self, workers: Workers, inputs: Sequence[Any], work: Callable[[Any, Spool], R], sizes: Sequence[int]

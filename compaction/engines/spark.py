@@ -15,13 +15,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any, TypeVar, cast
 
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import RDD, Broadcast, SparkConf, SparkContext, SparkStageInfo, StatusTracker
+from pyspark import RDD, Broadcast, SparkConf, SparkContext, SparkStageInfo
 from pyspark.errors import PySparkException
 
 from compaction.engine import Emission, Emit, Inputs, Job, Place, Places, Source, freeze_gc
@@ -49,9 +49,10 @@ class SparkEngine:
     """
 
     def __init__(self, sc: SparkContext, progress: Progress | None = None) -> None:
-        self._sc = sc
-        self._progress = progress
-        self._jobs = OwnJobs(sc)
+        self._sc, self.progress = sc, progress
+        self._tag = f"kafka-log-compaction-{uuid.uuid4().hex}"
+        self._broadcasts: list[Broadcast[Any]] = []
+        await_executors(sc)
         # a copy of all settings, one call of the JVM for each
         conf = sc.getConf()
         #: number of tasks that run concurrently
@@ -60,17 +61,20 @@ class SparkEngine:
 
     def close(self) -> None:
         """Releases what shuffles need."""
-        self._jobs.release()
+        self.release(*self._broadcasts)
 
     def run(self, job: Job, source: Inputs, work: Callable[..., R]) -> list[R]:
         """The result of ``work`` for each task, in order."""
         source = Source.over(source)
         known = self._known(source)
+        if job.name is None and source.items is not None and (waiting := _shuffled(source).job) is not None:
+            # the tasks of the shuffle run only now
+            job = replace(waiting, writes=job.writes)
         try:
             results = self._over(source, known, source.of(work), lambda result: (result,))
-            return self.collect(_displayed(job, source), results, range(len(source)))
+            return self.collect(job, results, range(len(source)))
         finally:
-            self._jobs.release(known)
+            self.release(known)
 
     def shuffle(self, job: Job, source: Inputs, emit: Emit, places: Places, *, merges: bool = False) -> Shuffled:
         """Runs nothing yet. The values of its tasks will be in Spark's shuffle files."""
@@ -93,7 +97,10 @@ class SparkEngine:
     def _known(self, source: Source, places: Places | None = None) -> Broadcast[Any] | None:
         """What is known to all tasks, the tasks of the parts of a shuffle, and the function of places."""
         tasks = None if source.items is None else source.tasks
-        return None if source.known is None and tasks is None else self._jobs.broadcast((source.known, tasks, places))
+        if source.known is None and tasks is None:
+            return None
+        self._broadcasts.append(self._sc.broadcast((source.known, tasks, places)))
+        return self._broadcasts[-1]
 
     def _over(
         self,
@@ -125,30 +132,75 @@ class SparkEngine:
 
     def collect(self, job: Job, rdd: RDD[R], partitions: Sequence[int]) -> list[R]:
         """The elements of some partitions."""
-        with self._jobs.running():
-            with self._shown(job):
+        with self.running():
+            with job.shown(self.progress) as shown, ExitStack() as watching:
+                if shown is None:
+                    step(job.description)
+                else:
+                    watching.enter_context(watched(self._sc, job.name or "", job.task_bytes, shown.advance))
+                self._sc.setJobDescription(job.description)
                 collected: list[R] = self._sc.runJob(rdd, list, partitions) if partitions else []
             # killed attempts may still write files, which the swap removes. The next run removes files that are written later
             if job.writes and self._speculates:
-                self._jobs.await_tasks()
+                self.await_tasks()
         return collected
 
-    def release(self, known: Broadcast[Any] | None) -> None:
-        self._jobs.release(known)
+    def release(self, *broadcasts: Broadcast[Any] | None) -> None:
+        """Destroys some broadcasts of the engine: no job that needs them runs again."""
+        released = [broadcast for broadcast in self._broadcasts if broadcast in broadcasts]
+        self._broadcasts = [broadcast for broadcast in self._broadcasts if broadcast not in released]
+        with suppress(*SPARK_ERRORS, OSError):
+            for broadcast in released:
+                broadcast.destroy()
 
     @contextmanager
-    def _shown(self, job: Job) -> Iterator[None]:
-        progress = None if job.name is None else self._progress
-        if progress is None or job.name is None:
-            step(job.description)
-            self._sc.setJobDescription(job.description)
+    def running(self) -> Iterator[None]:
+        """Jobs that start in the block are those of the engine.
+
+        :raises CompactionError: one fails
+        """
+        properties = {name: self._sc.getLocalProperty(name) for name in _PROPERTIES}
+        self._sc.addJobTag(self._tag)
+        done = threading.Event()
+        threading.Thread(target=self.report_stall, args=(done,), name="report a stalled job", daemon=True).start()
+        try:
             yield
-        else:
-            progress.start(job.name, sum(job.task_bytes))
-            with watched(self._sc, job.name, job.task_bytes, progress.advance):
-                self._sc.setJobDescription(job.description)
-                yield
-            progress.done(job.name)
+        except KeyboardInterrupt:
+            # under spark-submit, an interrupt at the terminal also ends the JVM
+            with suppress(*SPARK_ERRORS, OSError):
+                self._sc.cancelJobsWithTag(self._tag)
+                self.await_tasks()
+            raise
+        except SPARK_ERRORS as error:
+            raise failure(self._sc, error) from error
+        finally:
+            done.set()
+            with suppress(*SPARK_ERRORS, OSError):
+                self._sc.removeJobTag(self._tag)
+                for name, value in properties.items():
+                    self._sc.setLocalProperty(name, value)  # type: ignore[arg-type]
+
+    def await_tasks(self) -> None:
+        """Waits, with a timeout, until no task of the engine runs."""
+        deadline = time.monotonic() + _KILLED_ATTEMPTS_S
+        while time.monotonic() < deadline and any(stage.numActiveTasks for stage in self._stages()):
+            time.sleep(_POLL_S)
+
+    def _stages(self) -> Iterator[SparkStageInfo]:
+        tracker, jobs = self._sc.statusTracker(), self._sc._jsc.sc().statusTracker().getJobIdsForTag(self._tag)
+        for job in map(tracker.getJobInfo, jobs):
+            for stage in map(tracker.getStageInfo, job.stageIds if job is not None else ()):
+                if stage is not None:
+                    yield stage
+
+    def report_stall(self, done: threading.Event) -> None:
+        """Warns if no task of the engine has started after ``STALLED_S``, unless the job is ``done`` by then."""
+        if done.wait(STALLED_S):
+            return
+        with suppress(*SPARK_ERRORS, OSError):
+            stages = list(self._stages())
+            if not any(stage.numActiveTasks or stage.numCompletedTasks or stage.numFailedTasks for stage in stages):
+                _warn_of_stall(self._sc, STALLED_S)
 
 
 class Shuffled:
@@ -179,12 +231,6 @@ def _shuffled(source: Source) -> Shuffled:
     return cast("Shuffled", source.items)
 
 
-def _displayed(job: Job, source: Source) -> Job:
-    """The job that is shown for one whose tasks get a shuffle, which may run only now."""
-    waiting = None if job.name is not None or source.items is None else _shuffled(source).job
-    return job if waiting is None else replace(waiting, writes=job.writes)
-
-
 def _listed(items: Iterable[Emission]) -> Iterator[_Placed]:
     return ((place, [value]) for place, value in items)
 
@@ -204,8 +250,7 @@ def watched(sc: SparkContext, job_group: str, task_bytes: Sequence[int], advance
     """
     if sc.getLocalProperty("spark.jobGroup.id") != job_group:
         sc.setJobGroup(job_group, job_group)
-    counts = sc.environment.get(read_counter.VARIABLE)
-    watch = _StageWatch(sc.statusTracker(), job_group, task_bytes, advance, counts)
+    watch = _StageWatch(sc, job_group, task_bytes, advance)
     stop = threading.Event()
     thread = threading.Thread(target=watch.run, args=(stop,), name=f"progress of {job_group}", daemon=True)
     thread.start()
@@ -218,27 +263,16 @@ def watched(sc: SparkContext, job_group: str, task_bytes: Sequence[int], advance
 
 
 class _StageWatch:
-    """Converts the number of completed tasks of a stage to bytes; a task counts once, even if Spark runs it again.
+    """Converts the number of completed tasks of a stage to bytes; a task counts once, even if Spark runs it again."""
 
-    :param counts: the directory in which tasks count the bytes that they read
-    """
-
-    def __init__(
-        self,
-        tracker: StatusTracker,
-        job_group: str,
-        bytes_per_task: Sequence[int],
-        advance: Callable[[int], None],
-        counts: str | None = None,
-    ) -> None:
-        self._tracker = tracker
-        self._job_group = job_group
-        self._bytes_up_to = list(accumulate(bytes_per_task, initial=0))
-        self._advance = advance
+    def __init__(self, sc: SparkContext, job_group: str, task_bytes: Sequence[int], advance: Callable[[int], None]) -> None:
+        self._tracker, self._job_group, self._advance = sc.statusTracker(), job_group, advance
+        self._bytes_up_to = list(accumulate(task_bytes, initial=0))
         self._done_bytes = 0
-        self._counts = counts
-        self._counted_before = 0 if counts is None else read_counter.total(counts)
-        self._earlier_jobs = frozenset(tracker.getJobIdsForGroup(job_group))
+        #: the directory in which tasks count the bytes that they read
+        self._counts = sc.environment.get(read_counter.VARIABLE)
+        self._counted_before = 0 if self._counts is None else read_counter.total(self._counts)
+        self._earlier_jobs = frozenset(self._tracker.getJobIdsForGroup(job_group))
 
     def run(self, stop: threading.Event) -> None:
         """Polls every :data:`POLL_INTERVAL_S` until ``stop`` is set, or until Spark has failed, which the job reports."""
@@ -286,78 +320,6 @@ STALLED_S = 30.0
 _PROPERTIES = ("spark.job.description", "spark.jobGroup.id", "spark.job.interruptOnCancel")
 
 SPARK_ERRORS = (Py4JError, PySparkException)
-
-
-class OwnJobs:
-    """The jobs of one call."""
-
-    def __init__(self, sc: SparkContext) -> None:
-        self.sc = sc
-        self._tag = f"kafka-log-compaction-{uuid.uuid4().hex}"
-        self._broadcasts: list[Broadcast[Any]] = []
-        await_executors(sc)
-
-    def broadcast(self, value: Any) -> Broadcast[Any]:
-        """A broadcast that ``release`` destroys."""
-        self._broadcasts.append(self.sc.broadcast(value))
-        return self._broadcasts[-1]
-
-    def release(self, *broadcasts: Broadcast[Any] | None) -> None:
-        """Destroys some broadcasts, by default all: no job that needs them runs again."""
-        released = [broadcast for broadcast in self._broadcasts if broadcast in broadcasts or not broadcasts]
-        self._broadcasts = [broadcast for broadcast in self._broadcasts if broadcast not in released]
-        with suppress(*SPARK_ERRORS, OSError):
-            for broadcast in released:
-                broadcast.destroy()
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Jobs that start in the block are those of the call.
-
-        :raises CompactionError: one fails
-        """
-        properties = {name: self.sc.getLocalProperty(name) for name in _PROPERTIES}
-        self.sc.addJobTag(self._tag)
-        done = threading.Event()
-        threading.Thread(target=self.report_stall, args=(done,), name="report a stalled job", daemon=True).start()
-        try:
-            yield
-        except KeyboardInterrupt:
-            # under spark-submit, an interrupt at the terminal also ends the JVM
-            with suppress(*SPARK_ERRORS, OSError):
-                self.sc.cancelJobsWithTag(self._tag)
-                self.await_tasks()
-            raise
-        except SPARK_ERRORS as error:
-            raise failure(self.sc, error) from error
-        finally:
-            done.set()
-            with suppress(*SPARK_ERRORS, OSError):
-                self.sc.removeJobTag(self._tag)
-                for name, value in properties.items():
-                    self.sc.setLocalProperty(name, value)  # type: ignore[arg-type]
-
-    def await_tasks(self) -> None:
-        """Waits, with a timeout, until no task of the call runs."""
-        deadline = time.monotonic() + _KILLED_ATTEMPTS_S
-        while time.monotonic() < deadline and any(stage.numActiveTasks for stage in self._stages()):
-            time.sleep(_POLL_S)
-
-    def _stages(self) -> Iterator[SparkStageInfo]:
-        tracker, jobs = self.sc.statusTracker(), self.sc._jsc.sc().statusTracker().getJobIdsForTag(self._tag)
-        for job in map(tracker.getJobInfo, jobs):
-            for stage in map(tracker.getStageInfo, job.stageIds if job is not None else ()):
-                if stage is not None:
-                    yield stage
-
-    def report_stall(self, done: threading.Event) -> None:
-        """Warns if no task of the call has started after ``STALLED_S``, unless the job is ``done`` by then."""
-        if done.wait(STALLED_S):
-            return
-        with suppress(*SPARK_ERRORS, OSError):
-            stages = list(self._stages())
-            if not any(stage.numActiveTasks or stage.numCompletedTasks or stage.numFailedTasks for stage in stages):
-                _warn_of_stall(self.sc, STALLED_S)
 
 
 def slots(sc: SparkContext) -> int:

@@ -381,9 +381,9 @@ def _share_kernel_cache(conf: SparkConf) -> None:
     """Local workers use the kernel cache of this process, or none; other executors choose their own. Each process checks that
     no other user can write to it."""
     # imports numba, which other users of this module do not need
-    from compaction.kernels.cache import CACHE_DIR, NO_CACHE, process_cache_dir
+    from compaction.kernels.cache import CACHE_DIR, NO_CACHE, cache_dir
 
-    directory = (process_cache_dir() or NO_CACHE) if is_local(conf.get(MASTER)) else os.environ.get(CACHE_DIR)
+    directory = (cache_dir() or NO_CACHE) if is_local(conf.get(MASTER)) else os.environ.get(CACHE_DIR)
     if directory:
         conf.setIfMissing(_EXECUTOR_ENVIRONMENT + CACHE_DIR, str(directory))
 

@@ -37,7 +37,7 @@ not reach, and for the end of the segments, which it retains since 3.9.2 (KAFKA-
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -45,20 +45,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compaction.certifier.certificate import Remains, Status, error_line
+from compaction.certifier.erased_keys import ErasedKeys
+from compaction.certifier.erasure_certificate import certify_erasure, document, failed_log, status_of
+from compaction.certifier.find_pairs import VerifyRequest, of_logs
 from compaction.config.request import CompactionRequest
 from compaction.config.resolver import TopicConfig
 from compaction.engine import Engine, Job, pack, size_of
-from compaction.erasure.certify_result import Certifier, remove_sources
 from compaction.erasure.erasure_report import erased_report, erasure_document, left_files, missing_document, notes_of
 from compaction.erasure.find_matches import Erasure, FoundKeys, SliceMatches, match_slices, matchers, unpacked
-from compaction.errors import CorruptLogError
-from compaction.files.durable import DurableSteps
+from compaction.errors import CompactionError, CorruptLogError, as_log_error
+from compaction.files.durable import DurableSteps, names_in, run_alone
 from compaction.files.filesystem import DiskFileSystem
+from compaction.files.text_files import PRIVATE, remove_text, write_text
 from compaction.formats.keys import KeyPlaces
 from compaction.kernels import tables
 from compaction.log.settings import Settings
-from compaction.names import LogLocation
-from compaction.output.finished import uncertified
+from compaction.names import LogLocation, TopicPartition
+from compaction.output.finished import layout, record_request, uncertified
+from compaction.output.segment_files import remove_deleted
 from compaction.output.swap import has_replaced_segments
 from compaction.passes.clean_into import clean_parts
 from compaction.passes.merge import CleanedParts
@@ -77,8 +82,12 @@ from compaction.run.offset_maps import pass_2
 from compaction.run.run import REAL, Command, Environment, Run
 from compaction.run_report import RunReport
 from compaction.screen.amounts import counted
+from compaction.screen.steps import step
 
 _INTERNAL = "__"
+NOT_MADE = "none"
+_COPY_AWAY = "copy them away before the next run or a broker's start, which remove them"
+_REMAINING = f"; the replaced segments remain as .deleted files: {_COPY_AWAY}"
 #: before the modification time of any segment
 _NO_HORIZON_MS = -(2**62)
 #: no batch gets a delete horizon
@@ -131,7 +140,7 @@ class _KeyErasure(Command):
         #: logs in which an earlier run or a broker has replaced segments, which are removed when the log is prepared
         self._replaced: frozenset[LogLocation] = frozenset()
         self._resumed: list[LogLocation] = []
-        self._certifier: Certifier | None = None
+        self._certifier: _Certifier | None = None
 
     @property
     def _in_place(self) -> bool:
@@ -161,7 +170,7 @@ class _KeyErasure(Command):
     def scan(self, cleaner: Cleaner) -> None:
         """Pass 1: finds the matches, checks all batches, and narrows the plans."""
         slices = [part for log in cleaner.unfailed for part in log.slices]
-        settings = cleaner.map_settings
+        settings = cleaner.limits.map_settings(cleaner.runner.cores)
         matches_of: dict[int, list[SliceMatches]] = {log.number: [] for log in cleaner.unfailed}
         tasks = pack(slices, size_of, self._slice_bytes)
         job = Job.reading("pass 1", f"pass 1: look for keys in {len(slices)} slices", tasks)
@@ -184,15 +193,16 @@ class _KeyErasure(Command):
         matched, erased, remaining = set(), [], []
         for slice_matches in matches:
             part = slices[slice_matches.summary.slice_id or SliceId(-1, -1, -1)]
-            if slice_matches.error is not None or slice_matches.summary.fingerprint != part.fingerprint:
-                message = slice_matches.error or "repeated reads of the segment differ"
+            error = slice_matches.summary.error
+            if error is not None or slice_matches.summary.fingerprint != part.fingerprint:
+                message = error or "repeated reads of the segment differ"
                 raise CorruptLogError(message, path=part.path, position=part.start, hint="nothing was changed: check the disk")
             base = bases[part.segment_index]
             if base >= log.compaction.first_uncleanable_offset:
                 remaining.append(slice_matches.keys)
                 continue
             erased.append(slice_matches.keys)
-            if slice_matches.records:
+            if slice_matches.keys.total:
                 matched.add(base)
                 self._matches.setdefault(part.id, []).append(slice_matches.packed)
         keys, left = self._found[log.location] = FoundKeys.joined(erased), FoundKeys.joined(remaining)
@@ -236,7 +246,7 @@ class _KeyErasure(Command):
 
     def swapped(self, output: Destination, log: Log) -> DurableSteps[None]:
         if self._in_place and self._request.certificate is None:
-            yield from remove_sources(output, log)
+            yield from _remove_sources(output, log)
 
     def report(self, log: Log) -> LogReport:
         none = FoundKeys.joined(())
@@ -244,17 +254,13 @@ class _KeyErasure(Command):
         return erased_report(log, erased.total, remaining.total)
 
     def conclude(
-        self,
-        output: Destination | None,
-        logs: Sequence[Log],
-        unplanned: Mapping[LogLocation, str],
-        reports: list[LogReport],
+        self, output: Destination | None, logs: Sequence[Log], unplanned: Mapping[LogLocation, str], reports: list[LogReport]
     ) -> list[LogReport]:
         self._resumed = [log.location for log in logs if log.location in self._replaced]
         path = self._request.certificate
         if path is None or self._base.dry_run:
             return reports
-        self._certifier = Certifier(self._start, self._base, self._erasure, path, output, self._replaced)
+        self._certifier = _Certifier(self._start, self._request, path, output, self._replaced)
         self._certifier.certify(logs, unplanned)
         return [
             report if log.error is None else failed_report(log.location, log.error, log.plan)
@@ -276,6 +282,116 @@ class _KeyErasure(Command):
         if certifier is not None:
             document["certificate"] = {"path": certifier.path, "status": certifier.status}
         return document
+
+
+class _Certifier:
+    """Certifies the result of a request and writes the certificate to the file ``path``. In place, with its ``output``, the
+    result is certified before the replaced segments are removed. The certificate must still hold when the run has ended: it is
+    written again if a replaced segment cannot be removed.
+
+    :param replaced: logs in which the run removed segments that a broker had replaced, or an earlier run, possibly killed
+        before its certificate
+    :ivar status: that of the certificate
+    :ivar notes: the places where records of the keys remain
+    """
+
+    def __init__(
+        self, start: Callable[[], Engine], request: ErasureRequest, path: str, output: Destination | None,
+        replaced: frozenset[LogLocation],
+    ) -> None:  # fmt: skip
+        self._start, self._base, self._erasure = start, request.base, request.erasure
+        self._erased = ErasedKeys(request.erasure.criteria, request.erasure.tombstones)
+        self.path, self._output, self._replaced = path, output, replaced
+        self.status, self.notes = NOT_MADE, list[str]()
+        #: what the certificate has: the objects of logs, and files elsewhere
+        self._objects: dict[LogLocation, Mapping[str, Any]] = {}
+        self._elsewhere: list[Remains] = []
+
+    def certify(self, logs: Sequence[Log], unplanned: Mapping[LogLocation, str]) -> None:
+        """Makes the certificate, then removes the sources of an erasure in place. A log that is not certified fails; if the
+        certificate cannot be made, all do.
+
+        :param unplanned: the errors of the logs that could not be planned
+        """
+        step("certifying the result")
+        done = [log for log in logs if log.error is None]
+        failed = {log.location: log.error for log in logs if log.error is not None} | dict(unplanned)
+        try:
+            self._make(done, failed)
+        except Exception as error:
+            message = error.describe() if isinstance(error, CompactionError) else f"{type(error).__name__}: {error}"
+            self.status, self.notes = NOT_MADE, []
+            for log in done:
+                log.error = CompactionError(f"certificate: it could not be written ({message})").describe()
+        if self._output is not None:
+            self._remove_sources(self._output, done)
+
+    def _make(self, done: Sequence[Log], failed: Mapping[LogLocation, str]) -> None:
+        """Makes the certificate. If it holds, a copy is recorded as the call's finished output."""
+        base = self._base
+        # from now on the file is not that of an earlier run, even if this run fails
+        remove_text(self.path)
+        for request, logs in self._requests(done, failed):
+            certified = certify_erasure(self._start, request, self._erased)
+            for result, fields in zip(certified.report.logs, certified.logs, strict=True):
+                log = logs[result.topic_partition]
+                self._objects[log.location] = {**fields, "resumed": log.location in self._replaced}
+                if result.status not in (Status.HOLDS, Status.INCOMPLETE):
+                    log.error = f"certificate: {error_line(result)}"
+                if result.remaining:
+                    self.notes.append(f"{result.name}: {result.left_text}")
+            self._elsewhere.extend(certified.report.elsewhere)
+            self.notes += (str(file) for file in certified.report.elsewhere if file.records)
+        self._write(failed)
+        if self.status == Status.HOLDS.value and base.output_dir is not None and base.call is not None:
+            record_request(base.output_dir, base.call)
+
+    def _write(self, failed: Mapping[LogLocation, str]) -> None:
+        """Writes the certificate with the logs that failed since."""
+        self._objects.update({log: failed_log(log.topic_partition, error) for log, error in failed.items()})
+        objects = list(self._objects.values())
+        text = document(self._base, self._erased, self._erasure.salt, objects, self._elsewhere)
+        write_text(self.path, text, PRIVATE)
+        self.status = status_of(objects, self._elsewhere).value
+
+    def _requests(
+        self, done: Sequence[Log], failed: Mapping[LogLocation, str]
+    ) -> Iterator[tuple[VerifyRequest, Mapping[TopicPartition, Log]]]:
+        """One request per log directory, with its logs."""
+        base = self._base
+        targets = {} if base.output_dir is None else layout(base.output_dir, base.log_dirs)
+        for log_dir in base.log_dirs:
+            logs = {log.location.topic_partition: log for log in done if log.location.log_dir == log_dir}
+            failed_here = frozenset(location.topic_partition for location in failed if location.log_dir == log_dir)
+            if logs or failed_here:
+                request = replace(
+                    of_logs(base, log_dir, frozenset(logs), targets.get(log_dir)),
+                    cleaned_to={name: log.compaction.view.cleaner_checkpoint for name, log in logs.items()},
+                    refused=frozenset(name for name, log in logs.items() if log.compaction.skip_cause is SkipCause.REFUSED),
+                    failed=failed_here,
+                    sources_remain=not targets,
+                )
+                yield request, logs
+
+    def _remove_sources(self, output: Destination, done: Sequence[Log]) -> None:
+        """Removes the segments that certified results replaced."""
+        for log in done:
+            if log.error is not None and log.groups:
+                log.error += _REMAINING
+        certified = [log for log in done if log.error is None]
+        for log in certified:
+            run_alone(output.disk, _remove_sources(output, log))
+        failed = {log.location: log.error for log in certified if log.error is not None}
+        if failed:
+            self._write(failed)
+
+
+def _remove_sources(output: Destination, log: Log) -> DurableSteps[None]:
+    try:
+        remove_deleted(output.disk, log.location.path)
+        yield names_in(log.location.path)
+    except Exception as error:
+        log.error = str(as_log_error(error, log.location.path))
 
 
 def _clean_parts(
@@ -318,24 +434,21 @@ def plan_erasure(view: LogView, config: TopicConfig, rules: KafkaRules, *, inclu
     """The plan to examine a log: all segments, each as a group. Nothing is erased at or after the first uncleanable offset:
     without ``include_active``, that of the last segment."""
     examined = tuple(segment for segment in view.segments if segment.size_bytes > 0)
+    end_offset = view.log_end_offset
+    if view.segments and not include_active:
+        # the batch before the active segment may end below its base
+        end_offset = max((segment.next_offset for segment in view.segments[:-1]), default=view.segments[-1].base_offset)
     return LogPlan(
         view=view,
         config=config,
         verdict=Verdict.CLEAN,
         reason="",
         first_dirty_offset=view.segments[0].base_offset if view.segments else 0,
-        first_uncleanable_offset=_end_offset(view, include_active=include_active),
+        first_uncleanable_offset=end_offset,
         groups=tuple(Group((segment,)) for segment in examined),
         rules=rules,
         compacts=False,
     )
-
-
-def _end_offset(view: LogView, *, include_active: bool) -> int:
-    if include_active or not view.segments:
-        return view.log_end_offset
-    # the batch before the active segment may end below its base
-    return max((segment.next_offset for segment in view.segments[:-1]), default=view.segments[-1].base_offset)
 
 
 def narrowed(plan: LogPlan, bases: frozenset[int], reason: str) -> LogPlan:

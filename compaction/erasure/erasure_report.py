@@ -42,6 +42,10 @@ from compaction.screen.amounts import counted
 #: keys, and lines of missing ones, that the report lists
 MOST_LISTED = 10_000
 _REMOTE = "remote.storage.enable"
+_RESUMED = (
+    "this run removed segments that an earlier run or a broker had replaced; the records erased then are in no report or"
+    " certificate of this run"
+)
 #: files or topics that a note names
 _MOST_NAMED = 20
 NO_MATCH = "no_match"
@@ -82,7 +86,7 @@ def erasure_document(erasure: Erasure, keys: FoundKeys, resumed: Sequence[LogLoc
         "keys_found": len(keys.hashes),
         "keys": [{"sha256": hashed.ljust(HASHED.itemsize, b"\0").hex(), "records": records} for hashed, records in listed],
         "resumed": [str(log.topic_partition) for log in resumed],
-        "notes": [*map(_resumed_note, resumed), *notes],
+        "notes": [*(f"{log.path}: {_RESUMED}" for log in resumed), *notes],
     }
 
 
@@ -98,16 +102,7 @@ def missing_document(erasure: Erasure, keys: FoundKeys, places: KeyPlaces | None
     return {"keys_not_found": int(missing.sum()), "not_found": not_found[:MOST_LISTED]}
 
 
-def _resumed_note(log: LogLocation) -> str:
-    earlier = "this run removed segments that an earlier run or a broker had replaced"
-    return f"{log.path}: {earlier}; the records erased then are in no report or certificate of this run"
-
-
-def notes_of(request: CompactionRequest, logs: Sequence[LogReport], other_files: Sequence[str] = ()) -> list[str]:
-    return list(_notes(request, logs, other_files))
-
-
-def _notes(request: CompactionRequest, logs: Sequence[LogReport], other_files: Sequence[str]) -> Iterator[str]:
+def notes_of(request: CompactionRequest, logs: Sequence[LogReport], other_files: Sequence[str]) -> Iterator[str]:
     remaining = [log.remaining_records for log in logs if log.remaining_records]
     if remaining:
         segments = f"the last segment of {counted(len(remaining), 'log')}"

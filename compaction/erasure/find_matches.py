@@ -95,12 +95,10 @@ class FoundKeys(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The number of records."""
         return int(self.records.sum())
 
     @classmethod
     def joined(cls, parts: Iterable[FoundKeys]) -> FoundKeys:
-        """The sum."""
         summands = list(parts)
         hashes = np.concatenate([np.empty(0, HASHED), *(keys.hashes for keys in summands)])
         records = np.concatenate([np.empty(0, np.int64), *(keys.records for keys in summands)])
@@ -112,17 +110,11 @@ class FoundKeys(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SliceMatches:
-    """The matches of one slice: compressed survivor entries (``packed``), their number, and the keys."""
+    """The matches of one slice: compressed survivor entries (``packed``), and the keys of the records."""
 
     summary: SliceSummary
     packed: bytes
-    records: int
     keys: FoundKeys
-
-    @property
-    def error(self) -> str | None:
-        """Why the slice cannot be read."""
-        return self.summary.error
 
 
 def unpacked(packed: Iterable[bytes]) -> Packed:
@@ -135,7 +127,7 @@ def unpacked(packed: Iterable[bytes]) -> Packed:
 def match_slices(slices: Sequence[Slice], settings: MapSettings, matcher: Matcher) -> list[SliceMatches]:
     throttle, matches = Throttle(settings.bytes_per_second), []
     for slice_ in slices:
-        sink = _MatchSink(slice_.log, settings, matcher)
+        sink = _MatchSink(settings, matcher)
         summary = finish(scan_records_of(slice_, [sink], (), settings, throttle))
         matches.append(sink.result(summary))
     return matches
@@ -144,8 +136,8 @@ def match_slices(slices: Sequence[Slice], settings: MapSettings, matcher: Matche
 class _MatchSink:
     """Collects the matches of one slice, also in aborted data."""
 
-    def __init__(self, number: int, settings: MapSettings, matcher: Matcher) -> None:
-        self.number, self.counts = number, RecordCounts()
+    def __init__(self, settings: MapSettings, matcher: Matcher) -> None:
+        self.counts = RecordCounts()
         self._settings, self._matcher = settings, matcher
         self._data_batches = np.empty(0, np.bool_)
         self._words = [np.empty(0, np.uint64)]
@@ -200,4 +192,4 @@ class _MatchSink:
         self._count()
         words = np.concatenate(self._words)
         packed = zlib.compress(np.diff(words, prepend=np.uint64(0)).tobytes(), 1)
-        return SliceMatches(summary, packed, len(words), FoundKeys.joined(self._counted))
+        return SliceMatches(summary, packed, FoundKeys.joined(self._counted))

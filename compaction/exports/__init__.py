@@ -27,9 +27,8 @@ from compaction.names import TopicPartition
 GROUP = "compaction.export_layouts"
 #: the layouts of this package by name, as an entry point gives them
 OWN = {
-    "aiven": "compaction.exports.aiven:LAYOUT",
-    "backup": "compaction.exports.backup:LAYOUT",
-    "local-tiered": "compaction.exports.local_tiered:LAYOUT",
+    name: EntryPoint(name, f"compaction.exports.{name.replace('-', '_')}:LAYOUT", GROUP)
+    for name in ("aiven", "backup", "local-tiered")
 }
 #: what is accepted as lost: what the format does not have; also records that are not committed
 FORMAT, UNCOMMITTED = "format", "uncommitted"
@@ -131,22 +130,13 @@ class ExportReader(Protocol):
     """An export at one place. Paths ``within`` it are relative."""
 
     def logs(self) -> Sequence[TopicPartition]:
-        """The stored logs, sorted.
-
-        :raises StorageError: the place cannot be listed
-        """
+        """The stored logs, sorted; ``StorageError`` if the place cannot be listed."""
 
     def stored(self, log: TopicPartition) -> StoredLog:
-        """The stored segments of a log.
-
-        :raises LogError: it cannot be read
-        """
+        """The stored segments of a log; ``LogError`` if it cannot be read."""
 
     def open(self, within: str) -> DecodedObject:
-        """An encoded object, by the path that its :class:`LogFile` has.
-
-        :raises LogError: it cannot be read
-        """
+        """An encoded object, by the path that its :class:`LogFile` has; ``LogError`` if it cannot be read."""
 
 
 class TargetOptions(NamedTuple):
@@ -207,21 +197,13 @@ class ExportLayout:
 def when_writing(target: str) -> Callable[[TargetOptions], ExportTarget]:
     """The target of ``module:attribute``, whose module is imported when it is first used: reading does not need it."""
 
-    def load(options: TargetOptions) -> ExportTarget:
-        made: ExportTarget = EntryPoint(target, target, GROUP).load()(options)
-        return made
-
-    return load
+    return lambda options: EntryPoint(target, target, GROUP).load()(options)
 
 
 class Layouts:
     """The layouts by name. Other packages are searched only for a name that this one does not have, and iteration omits them:
     help, completion and commands without a plug-in run none of their code, and do not depend on their metadata.
     """
-
-    @cached_property
-    def _own(self) -> dict[str, EntryPoint]:
-        return {name: EntryPoint(name, value, GROUP) for name, value in OWN.items()}
 
     @cached_property
     def _installed(self) -> tuple[dict[str, EntryPoint], str]:
@@ -245,21 +227,21 @@ class Layouts:
             malformed = f"; the entry points of {self._installed[1]} are malformed" if self._installed[1] else ""
             hint = "install it here, and where Spark runs tasks"
             raise UsageError(f"no installed package has the layout {name}{malformed}", hint=hint)
-        entry = self._own.get(name) or self._installed[0][name]
+        entry = OWN.get(name) or self._installed[0][name]
         with _errors_of(entry):
             layout = entry.load()
         if not isinstance(layout, ExportLayout):
             raise UsageError(f"{entry.value} is not an ExportLayout", hint=f"correct the entry point {name} of its package")
-        return layout if name in self._own else _plug_in(entry, layout)
+        if name in OWN:
+            return layout
+        return replace(layout, reader=_checked(entry, layout.reader), target=_checked(entry, layout.target))
 
     def __contains__(self, name: object) -> bool:
-        if name in self._own:
-            return True
-        return isinstance(name, str) and LAYOUT_NAME.fullmatch(name) is not None and name in self._installed[0]
+        return name in OWN or (isinstance(name, str) and bool(LAYOUT_NAME.fullmatch(name)) and name in self._installed[0])
 
     def __iter__(self) -> Iterator[str]:
         """The names of this package's layouts, sorted."""
-        return iter(sorted(self._own))
+        return iter(sorted(OWN))
 
     def file_system(self, files: ReadableFileSystem) -> ReadableFileSystem:
         """Exports by their addresses, as log directories; ``files`` reads their places."""
@@ -267,10 +249,6 @@ class Layouts:
         from compaction.exports.layout_view import LayoutFileSystem
 
         return LayoutFileSystem(files)
-
-
-def _plug_in(entry: EntryPoint, layout: ExportLayout) -> ExportLayout:
-    return replace(layout, reader=_checked(entry, layout.reader), target=_checked(entry, layout.target))
 
 
 def _checked(entry: EntryPoint, make: Callable[[T], object]) -> Callable[[T], Any]:

@@ -9,7 +9,6 @@ are ignored. Mirrors ``ObjectKeyFactory`` and ``KafkaRemoteStorageManager``, who
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from itertools import accumulate
@@ -27,24 +26,22 @@ from compaction.exports import (
     when_writing,
 )
 from compaction.exports.aiven_objects import (
-    IV_BYTES,
-    TAG_BYTES,
+    SEAL_BYTES,
     AivenManifest,
     ChunkCoding,
     ChunkedObject,
-    Section,
+    KeptBytes,
     decrypted,
     parse_manifest,
     require_size,
 )
 from compaction.exports.stored_segments import (
     TOPIC_AND_ID,
+    UploadedLog,
     directories,
     in_parallel,
     matching_directories,
     read_object,
-    require_one_topic,
-    upload_objects,
 )
 from compaction.files.data_keys import data_key
 from compaction.files.filesystem import FileRange, FileStat, ReadableFileSystem, base_name, join
@@ -64,7 +61,7 @@ EPOCHS = "leaderEpoch"
 _HINT = "restore the object from another copy"
 #: number of indexes that are fetched at a time; planning reads those of all segments in order
 _FETCHED_INDEXES = 32
-_KEPT_BYTES = 32 << 20
+_FETCHED_BYTES = 16 << 20
 
 
 class _Upload(NamedTuple):
@@ -90,41 +87,23 @@ class AivenReader:
         self._indexes = _Indexes(place.files)
 
     def logs(self) -> Sequence[TopicPartition]:
-        logs = []
-        for topic, matches in self._directories.items():
-            for match in matches:
-                names = directories(self._files, join(self._place, self._prefix + match[0]))
-                logs += [TopicPartition(topic, int(name)) for name in names if _PARTITION.fullmatch(name)]
-        return sorted(set(logs))
+        return sorted(self._directories)
 
     @cached_property
-    def _directories(self) -> dict[str, list[re.Match[str]]]:
-        """The directories of each topic, without the prefix."""
-        directories_by_topic: dict[str, list[re.Match[str]]] = {}
+    def _directories(self) -> dict[TopicPartition, list[tuple[str, str]]]:
+        found: dict[TopicPartition, list[tuple[str, str]]] = {}
         for match in matching_directories(self._at, _DIRECTORY):
-            directories_by_topic.setdefault(match["topic"], []).append(match)
-        return directories_by_topic
+            for name in directories(self._files, join(self._place, self._prefix + match[0])):
+                if _PARTITION.fullmatch(name):
+                    found.setdefault(TopicPartition(match["topic"], int(name)), []).append((f"{match[0]}/{name}", match["id"]))
+        return found
 
     def stored(self, log: TopicPartition) -> StoredLog:
-        partition = str(log.partition)
-        directories_of_log = [
-            match
-            for match in self._directories.get(log.topic, ())
-            if partition in directories(self._files, join(self._place, self._prefix + match[0]))
-        ]
-        require_one_topic(self._place, [match[0] for match in directories_of_log])
-        if not directories_of_log:
-            return StoredLog(())
-        within = f"{self._prefix}{directories_of_log[0][0]}/{partition}"
-        path = join(self._place, within)
-        uploads = upload_objects(self._files, path, _FILE)
-        named = [name for name, stats in uploads.items() if MANIFEST in stats]
-        complete = in_parallel(lambda name: self._upload(join(path, name), uploads[name]), named)
+        topic_id, uploads, incomplete = UploadedLog.of(self._at, self._directories.get(log, []), _FILE, [MANIFEST])
+        complete = in_parallel(lambda upload: self._upload(*upload), [*uploads.items()])
         self._indexes.follow({upload.path + INDEXES: upload.stats[INDEXES].size for upload in complete})
-        incomplete = len(uploads) - len(named)
         ignored = (counted(incomplete, "upload") + " without a manifest",) if incomplete else ()
-        segments = tuple(self._segment(upload, within) for upload in complete)
-        return StoredLog(segments, directories_of_log[0]["id"], ignored)
+        return StoredLog(tuple(map(self._segment, complete)), topic_id, ignored)
 
     def _upload(self, path: str, stats: Mapping[str, FileStat]) -> _Upload:
         manifest = parse_manifest(read_object(self._files, path + MANIFEST), path + MANIFEST)
@@ -140,17 +119,16 @@ class AivenReader:
         require_size(path + LOG, stats[LOG], manifest.chunks.stored_size)
         return _Upload(path, manifest, stats)
 
-    def _segment(self, upload: _Upload, within: str) -> StoredSegment:
-        manifest, stat = upload.manifest, upload.stats[LOG]
-        path = upload.path + LOG
+    def _segment(self, upload: _Upload) -> StoredSegment:
+        manifest, stat, path = upload.manifest, upload.stats[LOG], upload.path + LOG
         plain = manifest.encryption is None and not manifest.compressed
-        real = path if plain else join(self._address, within, path.rpartition("/")[2])
+        real = path if plain else join(self._address, path.removeprefix(join(self._place, "")))
         files = {LOG: LogFile(manifest.chunks.size, stat.mtime_ns, FileRange(real, 0, manifest.chunks.size))}
         for name, kind in SECTION_FILES.items():
             section = manifest.sections.get(name)
             if section is not None:
-                size = _decrypted_size(section, upload)
-                files[kind] = LogFile(size, stat.mtime_ns, partial(self._section, upload, name))
+                size = section.size - (0 if manifest.encryption is None else SEAL_BYTES)
+                files[kind] = LogFile(max(0, size), stat.mtime_ns, partial(self._section, upload, name))
         return StoredSegment(
             path,
             manifest.start_offset,
@@ -183,11 +161,8 @@ class AivenReader:
         return tuple(parse_leader_epochs(text, path))
 
     def segment(self, within: str) -> StoredSegment:
-        """The segment whose log has this path.
-
-        :raises LogError: it cannot be read
-        """
-        return self._segment(self._upload_at(within), within.rpartition("/")[0])
+        """The segment whose log has this path; ``LogError`` if it cannot be read."""
+        return self._segment(self._upload_at(within))
 
     def open(self, within: str) -> ChunkedObject:
         upload = self._upload_at(within)
@@ -204,19 +179,12 @@ class AivenReader:
         return self._upload(stem, present)
 
 
-def _decrypted_size(section: Section, upload: _Upload) -> int:
-    if upload.manifest.encryption is None or not section.size:
-        return section.size
-    return max(0, section.size - IV_BYTES - TAG_BYTES)
-
-
 class _Indexes:
     """The ``.indexes`` objects of a log. Planning reads all of them, so each is fetched with the following ones."""
 
     def __init__(self, files: ReadableFileSystem) -> None:
-        self._files = files
+        self._files, self._kept = files, KeptBytes(2 * _FETCHED_BYTES)
         self._order: dict[str, list[str]] = {}
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._lock = Lock()
 
     def follow(self, sizes: Mapping[str, int]) -> None:
@@ -224,22 +192,21 @@ class _Indexes:
         paths = list(sizes)
         for number, path in enumerate(paths):
             later = paths[number : number + _FETCHED_INDEXES]
-            within = accumulate(sizes[following] for following in later)
-            fitting = [following for following, end in zip(later, within, strict=True) if end <= _KEPT_BYTES // 2]
-            self._order[path] = fitting or [path]
-
-    def _fetched(self, path: str) -> bytes:
-        return read_object(self._files, path, MAX_INDEX_BYTES)
+            ends = accumulate(sizes[following] for following in later)
+            self._order[path] = [following for following, end in zip(later, ends, strict=True) if end <= _FETCHED_BYTES]
 
     def read(self, path: str) -> bytes:
         """All bytes of an object."""
         with self._lock:
-            if path not in self._kept:
-                missing = [name for name in self._order.get(path, [path]) if name not in self._kept]
-                self._kept.update(zip(missing, in_parallel(self._fetched, missing), strict=True))
-                while sum(map(len, self._kept.values())) > _KEPT_BYTES and next(iter(self._kept)) != path:
-                    self._kept.popitem(last=False)
-            return self._kept[path]
+            data = self._kept.get(path)
+            if data is None:
+                missing = [path, *(name for name in self._order.get(path, ())[1:] if self._kept.get(name) is None)]
+                fetched = in_parallel(lambda name: read_object(self._files, name, MAX_INDEX_BYTES), missing)
+                # the requested one last: it is kept in any case
+                for name, data in reversed([*zip(missing, fetched, strict=True)]):
+                    self._kept.put(name, data)
+                data = fetched[0]
+            return data
 
 
 LAYOUT = ExportLayout(

@@ -15,7 +15,7 @@ import base64
 import json
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from threading import Lock
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.exports import DecodedObject
-from compaction.files.data_keys import require_cryptography
+from compaction.files.contents import InMemory
 from compaction.files.filesystem import File, FileStat, ReadableFileSystem, read_full
 from compaction.formats.checkpoints import EpochEntry
 
@@ -61,20 +61,16 @@ class ChunkIndex:
     def __init__(self, size: int, chunk_bytes: int, stored: NDArray[np.int64] | tuple[int, int]) -> None:
         self.size, self.chunk_bytes = size, chunk_bytes
         self.count = -(-size // chunk_bytes)
-        self._fixed = stored if isinstance(stored, tuple) else None
-        self._ends = None if isinstance(stored, tuple) else np.cumsum(stored)
+        self._stored = stored if isinstance(stored, tuple) else np.cumsum(stored)
 
     @property
     def stored_size(self) -> int:
         """The size of the object, in bytes."""
-        return self._stored_end(self.count - 1) if self.count else 0
+        return self._stored_end(self.count - 1)
 
     def at(self, position: int) -> Chunk:
         """The chunk that has a byte of the log."""
-        return self.chunk(position // self.chunk_bytes)
-
-    def chunk(self, number: int) -> Chunk:
-        """The chunk of a number from 0."""
+        number = position // self.chunk_bytes
         start = number * self.chunk_bytes
         end = min(self.size, start + self.chunk_bytes)
         return Chunk(number, start, end, self._stored_end(number - 1), self._stored_end(number))
@@ -82,9 +78,9 @@ class ChunkIndex:
     def _stored_end(self, number: int) -> int:
         if number < 0:
             return 0
-        if self._ends is not None:
-            return int(self._ends[number])
-        full_chunk, last = self._fixed or (0, 0)
+        if not isinstance(self._stored, tuple):
+            return int(self._stored[number])
+        full_chunk, last = self._stored
         return number * full_chunk + (last if number == self.count - 1 else full_chunk)
 
 
@@ -96,7 +92,7 @@ class Encryption(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A section of the ``.indexes`` object, in bytes."""
+    """A section of ``.indexes``, in bytes."""
 
     position: int
     size: int
@@ -133,12 +129,9 @@ def parse_manifest(data: bytes, path: str) -> AivenManifest:
     root = _Fields(document, "", path)
     if root.get("version", str) != "1":
         raise root.error("version", "'1'")
-    return _read(root)
-
-
-def _read(root: _Fields) -> AivenManifest:
     indexes, segment = root.below("segmentIndexes"), root.below("remoteLogSegmentMetadata")
-    sections = {name: _section(indexes.below(name)) for name in SECTIONS if indexes.has(name)}
+    found = {name: indexes.below(name) for name in SECTIONS if indexes.has(name)}
+    sections = {name: Section(*(each.number(field, _INT_MAX) for field in Section._fields)) for name, each in found.items()}
     missing = next((name for name in SECTIONS[:-1] if name not in sections), None)
     if missing is not None:
         raise indexes.error(missing, "a section")
@@ -150,7 +143,7 @@ def _read(root: _Fields) -> AivenManifest:
     if end <= start:
         raise segment.error("endOffset", f"at least {start}")
     return AivenManifest(
-        name=f"{_directory(segment)}/{start:020d}-{segment.below('remoteLogSegmentId').get('id', str)}",
+        name=_name(segment.below("remoteLogSegmentId"), start),
         chunks=_chunks(root.below("chunkIndex")),
         sections=sections,
         compressed=root.get("compression", bool),
@@ -162,15 +155,11 @@ def _read(root: _Fields) -> AivenManifest:
     )
 
 
-def _directory(segment: _Fields) -> str:
-    """The directory of a partition's objects."""
-    partition = segment.below("remoteLogSegmentId").below("topicIdPartition")
-    topic = partition.below("topicPartition")
-    return f"{topic.get('topic', str)}-{partition.get('topicId', str)}/{topic.number('partition', _INT_MAX)}"
-
-
-def _section(fields: _Fields) -> Section:
-    return Section(fields.number("position", _INT_MAX), fields.number("size", _INT_MAX))
+def _name(segment_id: _Fields, start_offset: int) -> str:
+    partition = segment_id.below("topicIdPartition")
+    log = partition.below("topicPartition")
+    directory = f"{log.get('topic', str)}-{partition.get('topicId', str)}/{log.number('partition', _INT_MAX)}"
+    return f"{directory}/{start_offset:020d}-{segment_id.get('id', str)}"
 
 
 def _epochs(fields: _Fields, start_offset: int) -> tuple[EpochEntry, ...]:
@@ -217,31 +206,19 @@ def _sizes(fields: _Fields) -> NDArray[np.int64]:
 
 
 def decode_sizes(data: bytes) -> NDArray[np.int64]:
-    """The list of sizes, int64[count].
-
-    :raises ValueError: it is malformed
-    """
-    count = int.from_bytes(data[:4], "big")
+    """The list of sizes, int64[count]; ``ValueError`` if it is malformed."""
+    count, width = int.from_bytes(data[:4], "big"), data[8] if len(data) > 8 else 0
     if count < 2:
-        expected = 4 + 4 * count
-        values = np.frombuffer(data[4:], ">i4").astype(np.int64) if len(data) == expected else None
+        values = np.frombuffer(data[4:], ">i4").astype(np.int64) if len(data) == 4 + 4 * count else None
+    elif not 1 <= width <= 4 or len(data) != 9 + (count - 1) * width + 4:
+        values = None
     else:
-        width = data[8] if len(data) > 8 else 0
-        expected = 9 + (count - 1) * width + 4
-        values = _wide(data, count, width) if 1 <= width <= 4 and len(data) == expected else None
+        digits = np.zeros((count, 8), np.uint8)
+        digits[:-1, 8 - width :] = np.frombuffer(data[9:-4], np.uint8).reshape(count - 1, width)
+        values = digits.view(">i8")[:, 0] + int.from_bytes(data[4:8], "big", signed=True)
+        values[-1] = int.from_bytes(data[-4:], "big", signed=True)
     if values is None or (values < 0).any():
         raise ValueError(f"{len(data)} bytes for {count} sizes")
-    return values
-
-
-def _wide(data: bytes, count: int, width: int) -> NDArray[np.int64]:
-    base = int.from_bytes(data[4:8], "big", signed=True)
-    digits = np.frombuffer(data[9:-4], np.uint8).reshape(count - 1, width).astype(np.int64)
-    values = np.zeros(count, np.int64)
-    for column in range(width):
-        values[:-1] = values[:-1] << 8 | digits[:, column]
-    values[:-1] += base
-    values[-1] = int.from_bytes(data[-4:], "big", signed=True)
     return values
 
 
@@ -290,40 +267,41 @@ class _Fields:
 
 
 IV_BYTES, TAG_BYTES = 12, 16
+#: by which encryption makes data larger
+SEAL_BYTES = IV_BYTES + TAG_BYTES
 _HINT = "restore the object and its manifest from another copy"
-#: decoded chunks that a process keeps for random access, at least one
-_KEPT_BYTES = 64 << 20
 #: larger chunks are decoded for random access one at a time
 _LARGE_BYTES = 8 << 20
 
 
-class KeptChunks:
-    """The chunks used last, by object (path and time) and number; for several threads."""
+class KeptBytes:
+    """The values used last, up to ``limit_bytes``, at least one; for several threads."""
 
-    def __init__(self) -> None:
-        self._chunks: OrderedDict[tuple[str, int, int], bytes] = OrderedDict()
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._values: OrderedDict[object, bytes] = OrderedDict()
         self._lock = Lock()
 
     @property
     def size_bytes(self) -> int:
-        return sum(map(len, self._chunks.values()))
+        return sum(map(len, self._values.values()))
 
-    def get(self, key: tuple[str, int, int]) -> bytes | None:
+    def get(self, key: object) -> bytes | None:
         with self._lock:
-            data = self._chunks.get(key)
+            data = self._values.get(key)
             if data is not None:
-                self._chunks.move_to_end(key)
+                self._values.move_to_end(key)
             return data
 
-    def put(self, key: tuple[str, int, int], data: bytes) -> None:
+    def put(self, key: object, data: bytes) -> None:
         with self._lock:
-            self._chunks[key] = data
-            while len(self._chunks) > 1 and self.size_bytes > _KEPT_BYTES:
-                self._chunks.popitem(last=False)
+            self._values[key] = data
+            while len(self._values) > 1 and self.size_bytes > self._limit_bytes:
+                self._values.popitem(last=False)
 
 
-#: the chunks of this process
-KEPT = KeptChunks()
+#: the decoded chunks of this process for random access, by object (path and time) and number
+KEPT = KeptBytes(64 << 20)
 _LARGE = Lock()
 
 
@@ -344,15 +322,15 @@ def decrypted(data: bytes | memoryview, coding: ChunkCoding, path: str, start: i
     """
     if coding.key is None:
         return bytes(data)
-    require_cryptography("encrypted segments")
+    # the package is there: it has unwrapped the key
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-    if len(data) >= IV_BYTES + TAG_BYTES:
+    if len(data) >= SEAL_BYTES:
         with suppress(InvalidTag):
             plain: bytes = AESGCM(coding.key).decrypt(data[:IV_BYTES], data[IV_BYTES:], coding.aad)
             return plain
-    problem = f"{description}, {_bytes(start, start + len(data))}: the authentication tag does not match"
+    problem = f"{description}, bytes {start} to {start + len(data) - 1}: the authentication tag does not match"
     raise CorruptLogError(problem, path=path, position=start, hint=_HINT)
 
 
@@ -360,7 +338,6 @@ def encrypted(data: bytes, coding: ChunkCoding) -> bytes:
     """The inverse of ``decrypted``, with a random IV."""
     if coding.key is None:
         return data
-    require_cryptography("encrypted segments")
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     iv = secrets.token_bytes(IV_BYTES)
@@ -373,19 +350,6 @@ def encoded(data: bytes, coding: ChunkCoding) -> bytes:
     return encrypted(zstandard.ZstdCompressor().compress(data) if coding.compressed else data, coding)
 
 
-class Scratch:
-    """Memory for the stored bytes of a chunk, reused for the next one."""
-
-    def __init__(self) -> None:
-        self._data = bytearray()
-
-    def view(self, size_bytes: int) -> memoryview:
-        """Memory of a size, valid until the next call."""
-        if len(self._data) < size_bytes:
-            self._data = bytearray(size_bytes)
-        return memoryview(self._data)[:size_bytes]
-
-
 class ChunkedObject(DecodedObject):
     """A decoded object; ``size`` is the number of decoded bytes.
 
@@ -393,20 +357,20 @@ class ChunkedObject(DecodedObject):
     """
 
     def __init__(self, files: ReadableFileSystem, path: str, stat: FileStat, index: ChunkIndex, coding: ChunkCoding) -> None:
-        self._files, self._path, self._index, self._coding = files, path, index, coding
+        self._files, self._path, self.index, self._coding = files, path, index, coding
         self.mtime_ns = stat.mtime_ns
         require_size(path, stat, index.stored_size)
 
     def size(self) -> int:
-        return self._index.size
+        return self.index.size
 
     def read(self, start: int = 0, length: int | None = None) -> bytes:
-        end = self._index.size if length is None else min(self._index.size, start + length)
-        return b"".join(self._parts(start, end)) if end > start else b""
+        end = self.index.size if length is None else min(self.index.size, start + length)
+        return b"".join(self._parts(start, end))
 
     def _parts(self, start: int, end: int) -> Iterator[bytes]:
         while start < end:
-            chunk = self._index.at(start)
+            chunk = self.index.at(start)
             yield self._chunk(chunk)[start - chunk.start : end - chunk.start]
             start = chunk.end
 
@@ -417,76 +381,64 @@ class ChunkedObject(DecodedObject):
             data = KEPT.get(key)
             if data is None:
                 with closing(self._files.open(self._path, chunk.stored_start, chunk.stored_end)) as source:
-                    data = self._decoded(chunk, source, Scratch())
+                    data = self.decoded(chunk, source)
                 KEPT.put(key, data)
         return data
 
     def sequential(self, start: int, end: int) -> File:
         if start >= end:
-            return _ChunkReader(self._index, lambda chunk: b"", lambda: None)
-        first, last = self._index.at(start), self._index.at(min(end, self._index.size) - 1)
-        source, scratch = self._files.open(self._path, first.stored_start, last.stored_end), Scratch()
-        return _ChunkReader(self._index, lambda chunk: self._decoded(chunk, source, scratch), source.close)
+            return InMemory(b"")
+        first, last = self.index.at(start), self.index.at(min(end, self.index.size) - 1)
+        return _ChunkReader(self, self._files.open(self._path, first.stored_start, last.stored_end))
 
-    def _decoded(self, chunk: Chunk, source: File, scratch: Scratch) -> bytes:
-        stored = self._stored(chunk, source, scratch)
-        name = f"chunk {chunk.number}"
-        data: bytes | memoryview = stored
-        if self._coding.key is not None:
-            data = decrypted(stored, self._coding, self._path, chunk.stored_start, name)
-        expected = chunk.end - chunk.start
-        place = f"{name}, {_bytes(chunk.stored_start, chunk.stored_end)}"
-        if self._coding.compressed:
-            data = self._decompressed(data, expected, place, chunk)
-        if len(data) != expected:
-            problem = f"{place}: has {len(data)} bytes of the log, the manifest says {expected}"
-            raise CorruptLogError(problem, path=self._path, position=chunk.stored_start, hint=_HINT)
-        return bytes(data)
-
-    def _stored(self, chunk: Chunk, source: File, scratch: Scratch) -> memoryview:
-        view = scratch.view(chunk.stored_end - chunk.stored_start)
-        end = chunk.stored_start + read_full(source, view, chunk.stored_start)
+    def decoded(self, chunk: Chunk, source: File) -> bytes:
+        """The log's bytes of a chunk; ``source`` reads the object."""
+        start, expected = chunk.stored_start, chunk.end - chunk.start
+        place = f"chunk {chunk.number}, bytes {start} to {chunk.stored_end - 1}"
+        stored = memoryview(np.empty(chunk.stored_end - start, np.uint8))
+        end = start + read_full(source, stored, start)
         if end < chunk.stored_end:
-            problem = f"chunk {chunk.number}, {_bytes(chunk.stored_start, chunk.stored_end)}: the object ends at byte {end}"
+            problem = f"{place}: the object ends at byte {end}"
             raise CorruptLogError(problem, path=self._path, position=end, hint=_HINT)
-        return view
-
-    def _decompressed(self, data: bytes | memoryview, expected: int, place: str, chunk: Chunk) -> bytes:
-        """The bytes before compression; a frame with another content size is not decompressed."""
+        data = decrypted(stored, self._coding, self._path, start, f"chunk {chunk.number}")
         try:
-            size = zstandard.frame_content_size(data)
-            if size in (-1, expected):
-                return zstandard.ZstdDecompressor().decompress(data, max_output_size=max(1, expected))
-            problem = f"has {size} bytes of the log, the manifest says {expected}"
+            # a frame with another content size is not decompressed
+            size = zstandard.frame_content_size(data) if self._coding.compressed else len(data)
+            if size in (-1, expected) and self._coding.compressed:
+                data = zstandard.ZstdDecompressor().decompress(data, max_output_size=max(1, expected))
+                size = len(data)
+            problem = "" if size == expected else f"has {size} bytes of the log, the manifest says {expected}"
         except zstandard.ZstdError as error:
             problem = f"cannot be decompressed ({error})"
-        raise CorruptLogError(f"{place}: {problem}", path=self._path, position=chunk.stored_start, hint=_HINT)
+        if problem:
+            raise CorruptLogError(f"{place}: {problem}", path=self._path, position=start, hint=_HINT)
+        return data
 
 
 class _ChunkReader(File):
     """Reads sequentially; holds one decoded chunk."""
 
-    def __init__(self, index: ChunkIndex, decode: Callable[[Chunk], bytes], close: Callable[[], None]) -> None:
-        self._index, self._decode, self._close = index, decode, close
+    def __init__(self, content: ChunkedObject, source: File) -> None:
+        self._content, self._source = content, source
         self._chunk: Chunk | None = None
         self._data = memoryview(b"")
 
     def size(self) -> int:
-        return self._index.size
+        return self._content.size()
 
     def pread(self, view: memoryview, position: int) -> int:
-        if position >= self._index.size:
+        if position >= self.size():
             return 0
         chunk = self._chunk
         if chunk is None or not chunk.start <= position < chunk.end:
-            chunk = self._chunk = self._index.at(position)
-            self._data = memoryview(self._decode(chunk))
+            chunk = self._chunk = self._content.index.at(position)
+            self._data = memoryview(self._content.decoded(chunk, self._source))
         part = self._data[position - chunk.start :][: len(view)]
         view[: len(part)] = part
         return len(part)
 
     def close(self) -> None:
-        self._close()
+        self._source.close()
 
 
 def require_size(path: str, stat: FileStat, expected: int) -> None:
@@ -494,7 +446,3 @@ def require_size(path: str, stat: FileStat, expected: int) -> None:
     if stat.size != expected:
         problem = f"has {stat.size} bytes, its manifest lists {expected}"
         raise CorruptLogError(problem, path=path, position=min(stat.size, expected), hint=_HINT)
-
-
-def _bytes(start: int, end: int) -> str:
-    return f"bytes {start} to {end - 1}"

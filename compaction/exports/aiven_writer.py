@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
 from functools import partial
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -26,9 +26,8 @@ from compaction.errors import CorruptLogError, UnsupportedLogError
 from compaction.exports import Place, TargetOptions
 from compaction.exports.aiven import EPOCHS, INDEXES, LAYOUT, MANIFEST, SECTION_FILES, AivenReader
 from compaction.exports.aiven_objects import (
-    IV_BYTES,
+    SEAL_BYTES,
     SECTIONS,
-    TAG_BYTES,
     ChunkCoding,
     ChunkedObject,
     encoded,
@@ -38,13 +37,13 @@ from compaction.exports.aiven_objects import (
 from compaction.exports.new_export import NewExport
 from compaction.exports.stored_segments import read_object
 from compaction.exports.tiered_writer import TieredTarget, tiered_source, tiered_target
-from compaction.exports.uploads import SegmentContent, TopicLog, Upload
+from compaction.exports.uploads import SegmentContent, Upload
 from compaction.files.contents import READ_BYTES, read_back_error
 from compaction.files.data_keys import DATA_KEY_BYTES, new_data_key
 from compaction.files.filesystem import join
 from compaction.files.mixed import MixedFileSystem
 from compaction.formats.checkpoints import format_leader_epochs
-from compaction.formats.indexes import read_time_index
+from compaction.formats.indexes import TIME_INDEX
 from compaction.names import LOG, TIMEINDEX
 
 #: the plugin's default of ``chunk.size``
@@ -53,23 +52,6 @@ CHUNK_BYTES = 4 << 20
 _LARGE_BYTES = 8 << 20
 _NO_TIMESTAMP, _NO_BROKER = -1, -1
 _PLAIN = ChunkCoding(compressed=False)
-
-
-class _Style(NamedTuple):
-    """The form of a segment. ``document`` has the fields that the new manifest takes over."""
-
-    document: dict[str, Any]
-    chunk_bytes: int
-    coding: ChunkCoding
-
-
-class _Written(NamedTuple):
-    """A segment that was written, its sections before encryption, and the content hash of its log, if that is encoded."""
-
-    upload: Upload
-    content: SegmentContent
-    sections: dict[str, bytes | None]
-    decoded: str | None
 
 
 class AivenForm:
@@ -82,34 +64,30 @@ class AivenForm:
         self._now_ms, self._like_source = now_ms, like_source
         self._files, self._large = MixedFileSystem(), Lock()
 
-    def directory(self, log: TopicLog) -> str:
-        """See ``Form``."""
-        return f"{log.name.topic}-{log.topic_id}/{log.name.partition}"
+    def directory(self, upload: Upload) -> str:
+        return f"{upload.log.topic}-{upload.topic_id}/{upload.log.partition}"
 
     def write(self, export: NewExport, upload: Upload, content: SegmentContent) -> None:
-        """See ``Form``."""
-        style = self._style(upload, content)
-        within = join(self.directory(upload.log), f"{upload.start_offset:020d}-{upload.segment_id}")
+        fields, chunk_bytes, coding = self._style(upload, content)
+        within = join(self.directory(upload), f"{upload.start_offset:020d}-{upload.segment_id}")
         stem = join(export.place, within)
         sizes: list[int] = []
         digest = xxhash.xxh3_128()
         plain = _sections(upload, content)
-        sections = {name: encrypted(data, style.coding) if data else data for name, data in plain.items()}
-        with self._large if style.chunk_bytes > _LARGE_BYTES else nullcontext():
-            export.write(stem + LOG, _chunks(content, style, sizes, digest))
-            document = {
-                **style.document,
-                "chunkIndex": _chunk_index(content.size, style, sizes),
-                "segmentIndexes": _positions(sections),
-            }
+        sections = {name: encrypted(data, coding) if data else data for name, data in plain.items()}
+        with self._large if chunk_bytes > _LARGE_BYTES else nullcontext():
+            export.write(stem + LOG, _chunks(content.blocks(chunk_bytes), coding, sizes, digest))
+            chunk_index = _chunk_index(content.size, chunk_bytes, coding, sizes)
+            document = {**fields, "chunkIndex": chunk_index, "segmentIndexes": _positions(sections)}
             export.write(stem + INDEXES, [data for data in sections.values() if data])
             export.write(stem + MANIFEST, [json.dumps(document, separators=(",", ":")).encode()])
-            written = _Written(upload, content, plain, None if style.coding == _PLAIN else digest.hexdigest())
-            _require_readable(export, within + LOG, written)
+            decoded = None if coding == _PLAIN else digest.hexdigest()
+            _require_readable(export, within + LOG, upload, content, plain, decoded)
 
-    def _style(self, upload: Upload, content: SegmentContent) -> _Style:
+    def _style(self, upload: Upload, content: SegmentContent) -> tuple[dict[str, Any], int, ChunkCoding]:
+        """The fields that the new manifest takes over, the size of a chunk, and the coding."""
         if upload.source is None or not self._like_source:
-            return _Style(_new_manifest(upload, content, self._now_ms), CHUNK_BYTES, _PLAIN)
+            return _new_manifest(upload, content, self._now_ms), CHUNK_BYTES, _PLAIN
         path = upload.source.path.removesuffix(LOG) + MANIFEST
         data = read_object(self._files, path)
         manifest = parse_manifest(data, path)
@@ -118,7 +96,7 @@ class AivenForm:
             key, wrapped = new_data_key(manifest.encryption.data_key, path)
             coding = ChunkCoding(manifest.compressed, key, secrets.token_bytes(DATA_KEY_BYTES))
             document["encryption"] = {"dataKey": wrapped, "aad": base64.b64encode(coding.aad).decode()}
-        return _Style(document, manifest.chunks.chunk_bytes, coding)
+        return document, manifest.chunks.chunk_bytes, coding
 
 
 def aiven_target(options: TargetOptions) -> TieredTarget:
@@ -138,38 +116,55 @@ def encode_sizes(sizes: Sequence[int]) -> bytes:
     return count + base.to_bytes(4, "big") + bytes([width]) + digits.tobytes() + last
 
 
-def _require_readable(export: NewExport, within: str, written: _Written) -> None:
+def _require_readable(
+    export: NewExport,
+    within: str,
+    upload: Upload,
+    content: SegmentContent,
+    sections: dict[str, bytes | None],
+    decoded: str | None,
+) -> None:
     """Read a segment back as a reader does: by its manifest, with the data key in it.
 
+    :param sections: before encryption
+    :param decoded: the content hash of its log, if that is encoded
     :raises StorageError: it differs from the written segment
     """
+    layout = AivenReader(Place(export.files, "", export.place))
     try:
-        problem = _difference(AivenReader(Place(export.files, "", export.place)), within, written)
+        problem = _difference(layout, within, upload, content, sections, decoded)
     except (CorruptLogError, UnsupportedLogError) as error:
         problem = f"it cannot be decoded: {error.message}"
     if problem is not None:
         raise read_back_error(join(export.place, within), problem)
 
 
-def _difference(layout: AivenReader, within: str, written: _Written) -> str | None:
+def _difference(
+    layout: AivenReader,
+    within: str,
+    upload: Upload,
+    content: SegmentContent,
+    sections: dict[str, bytes | None],
+    decoded: str | None,
+) -> str | None:
     """The difference between the written segment and the one that the layout's reader reads; ``None`` if they are equal."""
-    upload, size, segment = written.upload, written.content.size, layout.segment(within)
+    size, segment = content.size, layout.segment(within)
     if (segment.start_offset, segment.end_offset, segment.files[LOG].size) != (upload.start_offset, upload.end_offset, size):
         return (
             f"its manifest has offsets {segment.start_offset} to {segment.end_offset - 1} and {segment.files[LOG].size} bytes"
         )
     log = layout.open(within)
     # plain bytes were read back already: check only that the last chunk is at the manifest's position
-    start = 0 if written.decoded is not None else max(0, size - CHUNK_BYTES)
-    expected = written.decoded or xxhash.xxh3_128_hexdigest(written.content.read(start, size - start))
+    start = 0 if decoded is not None else max(0, size - CHUNK_BYTES)
+    expected = decoded or xxhash.xxh3_128_hexdigest(content.read(start, size - start))
     if _decoded(log, start) != expected:
         return "it is decoded to other bytes than were encoded"
     for name, kind in SECTION_FILES.items():
         file = segment.files.get(kind)
-        if (None if file is None else file.load()) != written.sections[name]:
+        if (None if file is None else file.load()) != sections[name]:
             return f"section {name} has other bytes than were encoded"
     lineage = () if segment.lineage is None else segment.lineage()
-    return None if format_leader_epochs(lineage).encode() == written.sections[EPOCHS] else "it has other leader epochs"
+    return None if format_leader_epochs(lineage).encode() == sections[EPOCHS] else "it has other leader epochs"
 
 
 def _decoded(log: ChunkedObject, start: int) -> str:
@@ -182,22 +177,22 @@ def _decoded(log: ChunkedObject, start: int) -> str:
     return content.hexdigest()
 
 
-def _chunks(content: SegmentContent, style: _Style, sizes: list[int], digest: xxhash.xxh3_128) -> Iterator[bytes]:
+def _chunks(blocks: Iterator[bytes], coding: ChunkCoding, sizes: list[int], digest: xxhash.xxh3_128) -> Iterator[bytes]:
     """The stored chunks; appends their sizes to ``sizes`` and adds the plain bytes to ``digest``."""
-    for block in content.blocks(style.chunk_bytes):
+    for block in blocks:
         digest.update(block)
-        chunk = encoded(block, style.coding)
+        chunk = encoded(block, coding)
         sizes.append(len(chunk))
         yield chunk
 
 
-def _chunk_index(size: int, style: _Style, sizes: Sequence[int]) -> dict[str, Any]:
-    common = {"originalChunkSize": style.chunk_bytes, "originalFileSize": size}
-    if style.coding.compressed:
+def _chunk_index(size: int, chunk_bytes: int, coding: ChunkCoding, sizes: Sequence[int]) -> dict[str, Any]:
+    common = {"originalChunkSize": chunk_bytes, "originalFileSize": size}
+    if coding.compressed:
         packed = zstandard.ZstdCompressor().compress(encode_sizes(sizes))
         return {"type": "variable", **common, "transformedChunks": base64.b64encode(packed).decode()}
-    overhead = 0 if style.coding.key is None else IV_BYTES + TAG_BYTES
-    stored = {"transformedChunkSize": style.chunk_bytes + overhead, "finalTransformedChunkSize": sizes[-1]}
+    overhead = 0 if coding.key is None else SEAL_BYTES
+    stored = {"transformedChunkSize": chunk_bytes + overhead, "finalTransformedChunkSize": sizes[-1]}
     return {"type": "fixed", **common, **stored}
 
 
@@ -219,9 +214,8 @@ def _positions(sections: dict[str, bytes | None]) -> dict[str, Any]:
 
 def _new_manifest(upload: Upload, content: SegmentContent, now_ms: int) -> dict[str, Any]:
     """The fields of the manifest of a segment that the plugin did not upload."""
-    log, topic_id = upload.log
-    times = read_time_index(content.indexes[TIMEINDEX], upload.start_offset)
-    partition = {"topicId": topic_id, "topicPartition": {"topic": log.topic, "partition": log.partition}}
+    times = TIME_INDEX.read(content.indexes[TIMEINDEX], upload.start_offset)
+    partition = {"topicId": upload.topic_id, "topicPartition": upload.log._asdict()}
     segment = {
         "remoteLogSegmentId": {"topicIdPartition": partition, "id": upload.segment_id},
         "startOffset": upload.start_offset,

@@ -92,10 +92,7 @@ def read_manifest(files: ReadableFileSystem, place: str) -> BackupManifest:
 
 
 def stored_segment(files: ReadableFileSystem, place: str, segment: BackupSegment) -> SegmentObject:
-    """The object of a segment.
-
-    :raises CorruptLogError: it is missing, or its size is not the manifest's
-    """
+    """The object of a segment; ``CorruptLogError`` if it is missing, or its size is not the manifest's."""
     path = join(place, segment.key)
     offsets = f"offsets {segment.start_offset} to {segment.end_offset}"
     status = files.stat(path)
@@ -105,21 +102,6 @@ def stored_segment(files: ReadableFileSystem, place: str, segment: BackupSegment
         problem = f"segment of {offsets} has {status.size} bytes, {segment.compressed_size} in the manifest"
         raise CorruptLogError(problem, path=path, hint=HINT)
     return SegmentObject(path, status, segment)
-
-
-def check_header(stored: SegmentObject, header: SegmentHeader) -> None:
-    """:raises FormatError: the header and the manifest differ"""
-    in_header = (header.record_count, header.start_offset, header.end_offset)
-    in_manifest = (stored.entry.record_count, stored.entry.start_offset, stored.entry.end_offset)
-    if in_header != in_manifest:
-        text = "{} records at offsets {} to {}"
-        raise FormatError(f"segment has {text.format(*in_header)}, {text.format(*in_manifest)} in the manifest", 8)
-
-
-def damaged(stored: SegmentObject, error: FormatError) -> CorruptLogError:
-    """The error of a segment, with its offsets. Positions behind the header count from the first record's plain bytes."""
-    problem = f"{error.message}; the segment has offsets {stored.entry.start_offset} to {stored.entry.end_offset}"
-    return CorruptLogError(problem, path=stored.path, position=error.position, hint=HINT)
 
 
 #: uncompressed bytes of a batch that is converted
@@ -144,17 +126,13 @@ class SegmentSpool:
     def __init__(self, directory: str) -> None:
         self._directory = directory
 
-    def path_of(self, stored: SegmentObject) -> str:
-        """The file of a segment."""
-        return f"{self._directory}/{hashlib.sha256(stored.path.encode()).hexdigest()[:32]}.log"
-
     def converted(self, files: ReadableFileSystem, stored: SegmentObject) -> str:
         """The file of a segment; converts it unless another process has done so.
 
         :raises CorruptLogError: the segment is malformed, or differs from the manifest
         :raises StorageError: it cannot be read, or there is no space for it
         """
-        path = self.path_of(stored)
+        path = f"{self._directory}/{hashlib.sha256(stored.path.encode()).hexdigest()[:32]}.log"
         if Path(path).exists():
             return path
         attempt = Path(f"{path}.{uuid.uuid4().hex}")
@@ -171,20 +149,19 @@ class SegmentSpool:
         return path
 
     def _write(self, attempt: Path, blocks: Iterator[memoryview], source_path: str) -> int:
-        """Write a new file, buffered, because a raw file's ``write`` may write fewer bytes; returns their number."""
+        """Write a new file, buffered, because a raw file's ``write`` may write fewer bytes; returns their number.
+
+        :raises StorageError: a write would leave less free than the reserve
+        """
         size = 0
         with attempt.open("xb") as file:
             for block in blocks:
-                self._require_more(len(block), source_path)
+                _, free, total = free_space(self._directory)
+                if free - len(block) < min(total // _RESERVE, _MAX_RESERVE_BYTES):
+                    problem = f"its records would fill {self._directory}, which has {amount(free)} free"
+                    raise StorageError(problem, path=source_path, hint=_OTHER_DIRECTORY)
                 size += file.write(block)
         return size
-
-    def _require_more(self, size: int, path: str) -> None:
-        """:raises StorageError: a write of this size would leave less free than the reserve"""
-        space = free_space(self._directory)
-        if space.free_bytes - size < min(space.total_bytes // _RESERVE, _MAX_RESERVE_BYTES):
-            problem = f"its records would fill {self._directory}, which has {amount(space.free_bytes)} free"
-            raise StorageError(problem, path=path, hint=_OTHER_DIRECTORY)
 
     def require_space(self, plain_bytes: int, path: str) -> None:
         """:raises StorageError: the file system of the directory has less free space"""
@@ -197,28 +174,28 @@ class SegmentSpool:
 def convert(files: ReadableFileSystem, stored: SegmentObject) -> Iterator[memoryview]:
     """The batches of a segment.
 
-    :raises CorruptLogError: the segment is malformed, or differs from the manifest
+    :raises CorruptLogError: the segment is malformed, or differs from the manifest. Positions behind the header count from the
+        first record's plain bytes
     """
+    path, stat, entry = stored
     try:
-        blocks = read_range(files, FileRange(stored.path, 0, stored.stat.size))
-        stream = SegmentStream(blocks, stored.stat.size)
-        check_header(stored, stream.header)
-        conversion = _Conversion(stream.header.start_offset)
+        stream = SegmentStream(read_range(files, FileRange(path, 0, stat.size)), stat.size)
+        conversion = _Conversion(stream.header, entry)
         try:
             with _IN_MEMORY if stream.header.compression is Compression.LZ4 else nullcontext():
-                for plain in _limited(stream.plain(_STEP_BYTES), stored.entry.uncompressed_size):
+                for plain in _limited(stream.plain(_STEP_BYTES), entry.uncompressed_size):
                     yield from conversion.add(plain)
-            conversion.end(stream.header.record_count, stream.header.end_offset)
+            conversion.end()
         except FormatError:
             # a wrong checksum explains any other error
             stream.check_end()
             raise
         digest = stream.check_end()
     except FormatError as error:
-        raise damaged(stored, error) from error
-    if stored.entry.sha256 and stored.entry.sha256 != digest:
-        problem = f"segment has SHA-256 {digest}, {stored.entry.sha256} in the manifest"
-        raise CorruptLogError(problem, path=stored.path, hint=HINT)
+        problem = f"{error.message}; the segment has offsets {entry.start_offset} to {entry.end_offset}"
+        raise CorruptLogError(problem, path=path, position=error.position, hint=HINT) from error
+    if entry.sha256 and entry.sha256 != digest:
+        raise CorruptLogError(f"segment has SHA-256 {digest}, {entry.sha256} in the manifest", path=path, hint=HINT)
 
 
 def _limited(blocks: Iterator[memoryview], plain_bytes: int) -> Iterator[memoryview]:
@@ -236,20 +213,22 @@ def _limited(blocks: Iterator[memoryview], plain_bytes: int) -> Iterator[memoryv
 
 
 class _Conversion:
-    """Converts backup records into batches as they arrive."""
+    """Converts the records of a segment into batches as they arrive; ``FormatError`` if the header and the manifest differ."""
 
-    def __init__(self, start_offset: int) -> None:
+    def __init__(self, header: SegmentHeader, entry: BackupSegment) -> None:
+        in_header, in_manifest = header[1:], (entry.record_count, entry.start_offset, entry.end_offset)
+        if in_header != in_manifest:
+            text = "{} records at offsets {} to {}"
+            raise FormatError(f"segment has {text.format(*in_header)}, {text.format(*in_manifest)} in the manifest", 8)
+        self._header = header
         self._data: NDArray[np.uint8] = np.empty(2 * _STEP_BYTES, np.uint8)
         self._out = np.empty(2 * _STEP_BYTES, np.uint8)
         self._end, self._position = 0, 0
         self._state = np.zeros(4, np.int64)
-        self._state[FLOOR] = start_offset
+        self._state[FLOOR] = header.start_offset
 
     def add(self, plain: memoryview) -> Iterator[memoryview]:
-        """The batches of all records that are complete with these bytes.
-
-        :raises FormatError: a record is malformed
-        """
+        """The batches of all records that are complete with these bytes; ``FormatError`` if a record is malformed."""
         state = self._state
         unread_bytes = self._end - int(state[POSITION])
         if unread_bytes + len(plain) > _MAX_RECORD_BYTES:
@@ -272,8 +251,9 @@ class _Conversion:
             if not state[USED]:
                 self._out = np.empty(2 * len(self._out), np.uint8)
 
-    def end(self, record_count: int, end_offset: int) -> None:
+    def end(self) -> None:
         """:raises FormatError: bytes remain after the last record, or the records differ from the header"""
+        _, record_count, _, end_offset = self._header
         unread_bytes = self._end - int(self._state[POSITION])
         if unread_bytes:
             raise FormatError(f"{unread_bytes} bytes left after {self._state[COUNT]} records")
@@ -306,17 +286,19 @@ class BackupReader:
 
     def stored(self, log: TopicPartition) -> StoredLog:
         partition = self._manifest.partitions[log]
-        path = join(self._place, "topics", str(log))
-        _require_binary(self._place, partition)
+        for segment in partition.segments:
+            if ".json" in segment.key.rpartition("/")[2]:
+                problem = "segments in JSON, of kafka-backup's first versions, are not supported"
+                raise UnsupportedLogError(problem, path=join(self._place, segment.key), hint="back the topic up again")
         objects = [stored_segment(self._files, self._place, segment) for segment in partition.segments]
-        self._spool.require_space(sum(segment.uncompressed_size for segment in partition.segments), path)
+        plain_bytes = sum(segment.uncompressed_size for segment in partition.segments)
+        self._spool.require_space(plain_bytes, join(self._place, "topics", str(log)))
         spooled = in_parallel(partial(self._spool.converted, self._files), objects)
         rows = zip(objects, spooled, _bounds(partition), strict=True)
         return StoredLog(tuple(self._segment(*row) for row in rows))
 
     def _segment(self, stored: SegmentObject, spooled: str, bounds: tuple[int, int]) -> StoredSegment:
-        status = _LOCAL.stat(spooled)
-        size = 0 if status is None else status.size
+        size = SpooledSegment(spooled, 0).size()
         content = FileRange(join(self._root, stored.entry.key), 0, size)
         return StoredSegment(stored.path, *bounds, {LOG: LogFile(size, stored.stat.mtime_ns, content)})
 
@@ -345,14 +327,6 @@ class SpooledSegment(DecodedObject):
 
     def sequential(self, start: int, end: int) -> File:
         return _LOCAL.open(self._path, start, end)
-
-
-def _require_binary(place: str, partition: BackupPartition) -> None:
-    """:raises UnsupportedLogError: the partition has segments of the first versions, which were JSON"""
-    for segment in partition.segments:
-        if ".json" in segment.key.rpartition("/")[2]:
-            problem = "segments in JSON, of kafka-backup's first versions, are not supported"
-            raise UnsupportedLogError(problem, path=join(place, segment.key), hint="back the topic up again")
 
 
 def _bounds(partition: BackupPartition) -> list[tuple[int, int]]:

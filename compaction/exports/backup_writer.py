@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, UnsupportedLogError, UsageError
 from compaction.exports import UNCOMMITTED, TargetOptions
@@ -55,14 +53,6 @@ _THREADS = 2
 _LOGGER = logging.getLogger(__name__)
 
 
-class SetWritten(NamedTuple):
-    """The size of a written set, and the number of offsets that were left out because they are not committed."""
-
-    segments: int
-    records: int
-    left_out: int
-
-
 @dataclass(frozen=True)
 class BackupTarget:
     """The target of a set.
@@ -82,21 +72,45 @@ class BackupTarget:
     segment_bytes: int = SEGMENT_BYTES
 
     def write(self, log_dir: str, now_ms: int) -> str:
-        """See ``ExportTarget``."""
-        written = write_set(log_dir, self, now_ms)
-        summary = f"{counted(written.records, 'record')} in {counted(written.segments, 'segment')}"
-        return summary + (f", without {counted(written.left_out, 'offset')} not committed" if written.left_out else "")
+        """See ``ExportTarget``; ``CorruptLogError`` if the source is a set that has changed since the logs were read."""
+        if self.source is not None and read_manifest(file_system([self.source]), self.source) != self.base:
+            problem = "this backup set has changed while it was read"
+            hint = "run the command again while nothing is written to it"
+            raise CorruptLogError(problem, path=self.source, hint=hint)
+        with new_export(self.path, log_dir) as export:
+            return self._write(log_dir, export, now_ms)
 
-    def selects(self, topic: str) -> bool:
-        """Whether a topic without partitions is selected."""
-        return self.selected(TopicPartition(topic, 0))
+    def _write(self, log_dir: str, export: NewExport, now_ms: int) -> str:
+        request = replace(ReadRequest.parse({"path": log_dir, "isolation.level": READ_COMMITTED}), allow_empty=True)
+        ends = read_ends(request)
+        left_out = _check_ends(ends, committed_only=self.committed_only)
+        tasks: dict[TopicPartition, list[ReadTask]] = {log: [] for log in ends}
+        for task in plan_read(request, KEYS | VALUES | HEADERS):
+            tasks[task.topic_partition].append(task)
+        export.mkdir(export.place)
+        old = {} if self.base is None else self.base.partitions
+
+        def write_partition(log: TopicPartition) -> BackupPartition:
+            partition = old.get(log, BackupPartition(()))
+            start = partition.segments[0].covered_start if partition.segments else None
+            return _LogWriter(export, log, self).write(tasks[log], start, max(ends[log].offset, partition.end_offset))
+
+        # those without segments keep their offsets
+        kept = {log: partition for log, partition in old.items() if not partition.segments and self.selected(log)}
+        with ThreadPoolExecutor(_THREADS) as pool:
+            partitions = {**kept, **dict(zip(tasks, pool.map(write_partition, tasks), strict=True))}
+        empty = [] if self.base is None else [name for name in self.base.empty_topics if self.selected(TopicPartition(name, 0))]
+        compression = self.compression.name.lower()
+        manifest = format_manifest(base_name(self.path), partitions, now_ms, self.base, compression, empty)
+        export.write(join(export.place, MANIFEST), [manifest])
+        segments = [segment for partition in partitions.values() for segment in partition.segments]
+        records = counted(sum(segment.record_count for segment in segments), "record")
+        summary = f"{records} in {counted(len(segments), 'segment')}"
+        return summary + (f", without {counted(left_out, 'offset')} not committed" if left_out else "")
 
 
 def backup_target(options: TargetOptions) -> BackupTarget:
-    """The target of a command.
-
-    :raises UsageError: the losses of a backup set were not accepted, or the target is not empty
-    """
+    """The target of a command; ``UsageError`` if the losses of a backup set were not accepted, or the target is not empty."""
     if options.accepted is None:
         raise UsageError(f"a backup set has no {LOST}", hint="give --accept-loss to write it without these")
     require_empty(options.path)
@@ -107,45 +121,6 @@ def backup_target(options: TargetOptions) -> BackupTarget:
     base = read_manifest(file_system([place]), place)
     compression = Compression.__members__.get(str(base.document.get("compression")).upper(), Compression.ZSTD)
     return BackupTarget(options.path, compression, base, place, options.selected, committed_only)
-
-
-def write_set(log_dir: str, target: BackupTarget, now_ms: int) -> SetWritten:
-    """Write the logs of a log directory as a set.
-
-    :raises UsageError: the target is not empty
-    :raises CorruptLogError: the source is a set that has changed since the logs were read
-    :raises LogError: a log cannot be read, has records that a set cannot have, or the file system refused; nothing remains
-    """
-    if target.source is not None and read_manifest(file_system([target.source]), target.source) != target.base:
-        problem, hint = "this backup set has changed while it was read", "run the command again while nothing is written to it"
-        raise CorruptLogError(problem, path=target.source, hint=hint)
-    with new_export(target.path, log_dir) as export:
-        return _write(log_dir, target, export, now_ms)
-
-
-def _write(log_dir: str, target: BackupTarget, export: NewExport, now_ms: int) -> SetWritten:
-    request = replace(ReadRequest.parse({"path": log_dir, "isolation.level": READ_COMMITTED}), allow_empty=True)
-    ends = read_ends(request)
-    left_out = _check_ends(ends, committed_only=target.committed_only)
-    tasks: dict[TopicPartition, list[ReadTask]] = {log: [] for log in ends}
-    for task in plan_read(request, KEYS | VALUES | HEADERS):
-        tasks[task.topic_partition].append(task)
-    export.mkdir(export.place)
-
-    def write_partition(log: TopicPartition) -> BackupPartition:
-        old = None if target.base is None else target.base.partitions.get(log)
-        end = max(ends[log].offset, 0 if old is None else old.end_offset)
-        start = old.segments[0].covered_start if old is not None and old.segments else None
-        return _LogWriter(export, log, target).write(tasks[log], start, end)
-
-    with ThreadPoolExecutor(_THREADS) as pool:
-        partitions = {**_without_records(target), **dict(zip(tasks, pool.map(write_partition, tasks), strict=True))}
-    empty = () if target.base is None else filter(target.selects, target.base.empty_topics)
-    compression = target.compression.name.lower()
-    manifest = format_manifest(base_name(target.path), partitions, now_ms, target.base, compression, tuple(empty))
-    export.write(join(export.place, MANIFEST), [manifest])
-    segments = [segment for partition in partitions.values() for segment in partition.segments]
-    return SetWritten(len(segments), sum(segment.record_count for segment in segments), left_out)
 
 
 def _check_ends(ends: Mapping[TopicPartition, ReadEnd], *, committed_only: bool) -> int:
@@ -166,29 +141,15 @@ def _check_ends(ends: Mapping[TopicPartition, ReadEnd], *, committed_only: bool)
     return left_out
 
 
-def _without_records(target: BackupTarget) -> dict[TopicPartition, BackupPartition]:
-    """The partitions of the old set that have no segments; the new set takes their offsets from it."""
-    old = {} if target.base is None else target.base.partitions
-    return {log: partition for log, partition in old.items() if not partition.segments and target.selected(log)}
-
-
-@dataclass
-class _Open:
-    """The segment being filled."""
-
-    out: NDArray[np.uint8]
-    used: int = 0
-    count: int = 0
-    offsets: list[int] = field(default_factory=list)
-    times: list[int] = field(default_factory=list)
-
-
 class _LogWriter:
     """Writes the segments of one log."""
 
     def __init__(self, export: NewExport, log: TopicPartition, target: BackupTarget) -> None:
         self._export, self._log, self._target = export, log, target
-        self._open = _Open(np.empty(target.segment_bytes, np.uint8))
+        #: of the segment being filled
+        self._out, self._used, self._count = np.empty(target.segment_bytes, np.uint8), 0, 0
+        #: the offsets and timestamps of some of its records, with the first and the last one
+        self._records: list[tuple[int, int]] = []
         self._done: list[BackupSegment] = []
         self._covered = 0
 
@@ -198,8 +159,9 @@ class _LogWriter:
         if tasks:
             self._export.mkdir(join(self._export.place, self._directory))
             self._covered = tasks[0].spec.bounds.first_offset if start is None else start
-        for columns in _columns(tasks):
-            self._add(columns)
+        for part, spec in ((part, task.spec) for task in tasks for part in task.slices):
+            for records in read_columns(part.path, part.start, part.end, spec):
+                self._add(records.columns)
         self._finish(end)
         if tasks:
             self._export.files.fsync_dir(join(self._export.place, self._directory))
@@ -208,42 +170,30 @@ class _LogWriter:
     def _add(self, columns: Columns) -> None:
         row, row_count = 0, len(columns.offset)
         while row < row_count:
-            segment = self._open
-            after, used, error = put_backup_records(columns, row, segment.out[segment.used :])
+            after, used, error = map(int, put_backup_records(columns, row, self._out[self._used :]))
             if after > row:
-                segment.offsets += [int(columns.offset[row]), int(columns.offset[after - 1])]
-                segment.times += [int(columns.timestamp_ms[row]), int(columns.timestamp_ms[after - 1])]
-            segment.used, segment.count = segment.used + int(used), segment.count + int(after) - row
-            row = int(after)
+                self._records += [(int(columns.offset[at]), int(columns.timestamp_ms[at])) for at in (row, after - 1)]
+            self._used, self._count, row = self._used + used, self._count + after - row, after
             if error == COMPLETE:
                 return
             if error != NO_SPACE:
                 problem = f"{BACKUP_ERRORS[error]}, which a backup set cannot have: offset {columns.offset[row]}"
                 raise UnsupportedLogError(problem, path=str(self._log), hint="leave this topic out")
-            if segment.count:
+            if self._count:
                 self._finish(int(columns.offset[row]))
             else:
-                segment.out = np.empty(2 * len(segment.out), np.uint8)
+                self._out = np.empty(2 * len(self._out), np.uint8)
 
     def _finish(self, end: int) -> None:
-        """Write the open segment, which covers the offsets up to ``end``."""
-        segment, self._open = self._open, _Open(self._open.out)
-        if not segment.count:
+        """Write the segment, which covers the offsets up to ``end``."""
+        if not self._count:
             return
-        first, last = segment.offsets[0], segment.offsets[-1]
-        compression = self._target.compression
-        header = SegmentHeader(compression, segment.count, first, last)
-        data = encode_segment(memoryview(segment.out[: segment.used]), header)
+        (first, first_ms), (last, last_ms) = self._records[0], self._records[-1]
+        compression, count, size = self._target.compression, self._count, self._used
+        data = encode_segment(memoryview(self._out[:size]), SegmentHeader(compression, count, first, last))
         key = join(self._directory, f"segment-{first:020d}.bin{compression.extension}")
         self._export.write(join(self._export.place, key), [data])
         digest, covered = hashlib.sha256(data).hexdigest(), (self._covered, max(end, last + 1))
-        times = segment.times[0], segment.times[-1]
-        self._done.append(BackupSegment(key, first, last, *times, segment.count, segment.used, len(data), digest, covered))
+        self._done.append(BackupSegment(key, first, last, first_ms, last_ms, count, size, len(data), digest, covered))
         self._covered = covered[1]
-
-
-def _columns(tasks: list[ReadTask]) -> Iterator[Columns]:
-    for task in tasks:
-        for part in task.slices:
-            for records in read_columns(part.path, part.start, part.end, task.spec):
-                yield records.columns
+        self._used, self._count, self._records = 0, 0, []

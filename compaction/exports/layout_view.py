@@ -34,21 +34,10 @@ from itertools import pairwise
 import numpy as np
 
 from compaction.errors import CorruptLogError, LogError, StorageError
-from compaction.exports import LAYOUTS, DecodedObject, ExportReader, LogFile, Place, StoredLog, StoredSegment
+from compaction.exports import LAYOUTS, ExportReader, LogFile, Place, StoredLog, StoredSegment
 from compaction.exports.lineage import Piece, gap, newest_lineage, select, within
-from compaction.exports.stored_segments import (
-    batches_from,
-    end_of_complete,
-    first_batch,
-    has_holes,
-    in_parallel,
-    local_log,
-    local_logs,
-    position_of,
-    read_file,
-    view_before,
-)
-from compaction.files.contents import InMemory, View, open_range
+from compaction.exports.stored_segments import Batches, directories, in_parallel, local_log, read_file
+from compaction.files.contents import InMemory, open_range
 from compaction.files.filesystem import File, FileRange, FileStat, ReadableFileSystem, join, normal
 from compaction.files.lock import require_unlocked
 from compaction.files.object_store import object_stat
@@ -61,7 +50,6 @@ from compaction.formats.producer_snapshot import read_snapshot
 from compaction.formats.record_batch import MAGIC
 from compaction.names import (
     HIGH_WATERMARKS,
-    INDEX,
     LEADER_EPOCHS,
     LOG,
     LOG_STARTS,
@@ -79,44 +67,40 @@ _HINT = "restore the objects of this upload from another copy"
 
 
 def require_consistent(files: ReadableFileSystem, lineage: Sequence[EpochEntry], segment: StoredSegment) -> None:
-    """Apply the rules to an upload; ``lineage`` has the leader epochs of the log.
-
-    :raises CorruptLogError: a rule is violated
-    """
-    data, start = view_before(files, segment, segment.end_offset)
-    end = end_of_complete(data, segment.path, start, segment.start_offset)
-    if segment.end_is_stated:
-        _require_stated_end(segment, data, end)
-    _require_own_indexes(files, segment, data)
+    """``CorruptLogError`` if an upload violates a rule; ``lineage`` has the leader epochs of the log."""
+    batches = _batches_of(files, segment)
+    end = batches.inactive_end_offset(segment.end_offset)
+    if segment.end_is_stated and (end > segment.end_offset or (end < segment.end_offset and not batches.have_holes())):
+        raise _contradiction(segment, f"ends at offset {end - 1}, its manifest says {segment.end_offset - 1}")
+    _require_own_indexes(files, segment, batches)
     own = () if segment.lineage is None else tuple(segment.lineage())
     _require_same_epochs(segment, own)
     _require_one_history(segment, own, lineage)
     for offset in (segment.start_offset, *(entry.start_offset for entry in segment.epochs[1:]), segment.end_offset):
-        _require_epochs_around(files, segment, own, offset)
+        _require_epochs_around(batches, own, offset)
 
 
-def _require_stated_end(segment: StoredSegment, data: View, end: int) -> None:
-    if end > segment.end_offset or (end < segment.end_offset and not has_holes(data, segment.path, segment.start_offset)):
-        raise _contradiction(segment, f"ends at offset {end - 1}, its manifest says {segment.end_offset - 1}")
+def _batches_of(files: ReadableFileSystem, segment: StoredSegment) -> Batches:
+    return Batches.of(files, segment.path, segment.start_offset, segment.files)
 
 
-def _require_own_indexes(files: ReadableFileSystem, segment: StoredSegment, data: View) -> None:
+def _require_own_indexes(files: ReadableFileSystem, segment: StoredSegment, batches: Batches) -> None:
     """Malformed indexes are rebuilt; those of another segment show that an object was exchanged or cut."""
-    first = next(map(int, first_batch(data, segment.path, 0)["base_offset"]), segment.start_offset)
-    for kind, low, high in _indexed_offsets(files, segment, len(data)):
+    first = next(map(int, batches.first(0)["base_offset"]), segment.start_offset)
+    for kind, low, high in _indexed_offsets(files, segment, batches):
         if low < first or high >= segment.end_offset:
             offsets = f"{low if low < first else high}, its batches have {first} to {segment.end_offset - 1}"
             raise _contradiction(segment, f"its {kind} has offset {offsets}")
 
 
-def _indexed_offsets(files: ReadableFileSystem, segment: StoredSegment, size: int) -> Iterator[tuple[str, int, int]]:
+def _indexed_offsets(files: ReadableFileSystem, segment: StoredSegment, batches: Batches) -> Iterator[tuple[str, int, int]]:
     """The lowest and highest offset in each index."""
-    contents = {kind: read_file(files, file) for kind, file in segment.files.items() if kind in (INDEX, TIMEINDEX)}
-    rows = indexes.read_offset_index(contents.get(INDEX, b""), segment.start_offset)
-    if len(rows) and rows["position"][-1] >= size:
-        problem = f"its offset index has an entry for byte {rows['position'][-1]}, the segment has {size} bytes"
+    rows = indexes.OFFSET_INDEX.read(batches.index, segment.start_offset)
+    if len(rows) and rows["position"][-1] >= len(batches.data):
+        problem = f"its offset index has an entry for byte {rows['position'][-1]}, the segment has {len(batches.data)} bytes"
         raise _contradiction(segment, problem)
-    times = indexes.read_time_index(contents.get(TIMEINDEX, b""), segment.start_offset)
+    time_index = segment.files.get(TIMEINDEX)
+    times = indexes.TIME_INDEX.read(b"" if time_index is None else read_file(files, time_index), segment.start_offset)
     for kind, offsets in (("offset index", rows["offset"]), ("time index", times["offset"])):
         if len(offsets):
             yield kind, int(offsets[0]), int(offsets[-1])
@@ -158,14 +142,13 @@ def _require_one_history(segment: StoredSegment, own: Sequence[EpochEntry], line
         raise _contradiction(segment, problem)
 
 
-def _require_epochs_around(files: ReadableFileSystem, segment: StoredSegment, own: Sequence[EpochEntry], offset: int) -> None:
+def _require_epochs_around(batches: Batches, own: Sequence[EpochEntry], offset: int) -> None:
     """Compare the batches from the index entry before an offset up to that offset."""
-    data, start = view_before(files, segment, offset)
-    for rows in batches_from(data, segment.path, start):
+    for rows in batches.tables(batches.before(offset)):
         for batch in _of_other_epochs(rows, own)[:1]:
             offsets = f"{batch['base_offset']} to {batch['last_offset']}"
             problem = f"the batch of offsets {offsets} has leader epoch {batch['leader_epoch']}, its checkpoint {_text(own)}"
-            raise CorruptLogError(problem, path=segment.path, position=int(batch["position"]), hint=_HINT)
+            raise CorruptLogError(problem, path=batches.path, position=int(batch["position"]), hint=_HINT)
         if rows["last_offset"][-1] >= offset:
             break
 
@@ -197,7 +180,7 @@ _INCOMPLETE = "restore the manifests or files from another copy; if nothing else
 _NEWEST = "give the log directory of the partition's leader, or of a replica in sync with it"
 
 
-def log_files(files: ReadableFileSystem, path: str, stored: StoredLog, tail: StoredLog | None) -> dict[str, LogFile]:
+def log_files(files: ReadableFileSystem, path: str, stored: StoredLog, tail: StoredLog) -> dict[str, LogFile]:
     """The files of a log's directory, by name.
 
     :param files: reads the ranges of ``stored``
@@ -205,18 +188,22 @@ def log_files(files: ReadableFileSystem, path: str, stored: StoredLog, tail: Sto
     :param tail: what a local log directory has of the log
     :raises CorruptLogError: offsets are missing, a batch is malformed, or an upload contradicts itself or another one
     """
-    if tail is not None and None not in (tail.topic_id, stored.topic_id) and tail.topic_id != stored.topic_id:
+    if None not in (tail.topic_id, stored.topic_id) and tail.topic_id != stored.topic_id:
         message = f"the local tail has topic id {tail.topic_id}, the export has {stored.topic_id}"
         raise CorruptLogError(message, path=path, hint="the topic was created again; give the directory of the same topic")
-    if stored.ignored and not stored.segments and (tail is None or not tail.segments):
+    if stored.ignored and not stored.segments and not tail.segments:
         raise CorruptLogError(f"no upload is complete: {'; '.join(stored.ignored)}", path=path, hint=_INCOMPLETE)
     lineage = _lineage(path, stored, tail)
     uploads = [segment for segment in stored.segments if segment.lineage is not None]
     in_parallel(partial(require_consistent, files, lineage), uploads)
     exported = _with_complete_batch(files, select(path, stored.segments, lineage), lineage)
-    _require_newest(path, exported, () if tail is None else tail.segments)
+    end = max((segment.end_offset for segment in tail.segments), default=None)
+    if exported and end is not None and end < exported[-1].end_offset:
+        exported_end = exported[-1].end_offset
+        message = f"the local tail ends before offset {end}, the export before {exported_end}: it was left behind"
+        raise CorruptLogError(message, path=path, hint=_NEWEST)
     _report(path, stored, exported)
-    pieces = [*exported, *_newer(path, exported, () if tail is None else tail.segments)]
+    pieces = [*exported, *_newer(path, exported, tail.segments)]
     files_by_name = {name: file for piece in pieces for name, file in _piece_files(files, piece)}
     if not pieces:
         return files_by_name
@@ -225,19 +212,18 @@ def log_files(files: ReadableFileSystem, path: str, stored: StoredLog, tail: Sto
         begin = min(pieces[0].start_offset, lineage[0].start_offset)
         lineage = (lineage[0]._replace(start_offset=begin), *lineage[1:])
         files_by_name[LEADER_EPOCHS] = LogFile.in_memory(format_leader_epochs(lineage).encode(), mtime_ns)
-    topic_id = stored.topic_id or (None if tail is None else tail.topic_id)
+    topic_id = stored.topic_id or tail.topic_id
     if topic_id is not None:
         files_by_name[PARTITION_METADATA] = LogFile.in_memory(f"version: 0\ntopic_id: {topic_id}".encode(), mtime_ns)
     return files_by_name
 
 
-def _lineage(path: str, stored: StoredLog, tail: StoredLog | None) -> tuple[EpochEntry, ...]:
+def _lineage(path: str, stored: StoredLog, tail: StoredLog) -> tuple[EpochEntry, ...]:
     """The local tail's leader epochs, and before its first one those of the export.
 
     :raises CorruptLogError: the export has a later one, so that the tail is that of a replica which was left behind
     """
-    exported = tuple(newest_lineage(stored.segments))
-    own = tuple(newest_lineage(tail.segments)) if tail is not None else ()
+    exported, own = (tuple(newest_lineage(log.segments)) for log in (stored, tail))
     if not own:
         return exported
     newest = max((segment.epochs[-1].epoch for segment in stored.segments if segment.epochs), default=-1)
@@ -258,22 +244,12 @@ def _with_complete_batch(files: ReadableFileSystem, pieces: list[Piece], lineage
     if not pieces or pieces[0].is_complete or not lineage or pieces[0].start_offset != lineage[0].start_offset:
         return pieces
     first = pieces[0]
-    data, start = view_before(files, first.segment, first.start_offset)
-    for batch in first_batch(data, first.segment.path, start, first.start_offset):
+    batches = _batches_of(files, first.segment)
+    for batch in batches.first(batches.before(first.start_offset), first.start_offset):
         if batch["base_offset"] < first.start_offset:
             base_offset = int(batch["base_offset"]) if batch["position"] else first.segment.start_offset
             return [first._replace(start_offset=base_offset), *pieces[1:]]
     return pieces
-
-
-def _require_newest(path: str, exported: Sequence[Piece], local: Sequence[StoredSegment]) -> None:
-    """:raises CorruptLogError: the local segments end before the export"""
-    if exported and local:
-        end = max(segment.end_offset for segment in local)
-        if end < exported[-1].end_offset:
-            exported_end = exported[-1].end_offset
-            message = f"the local tail ends before offset {end}, the export before {exported_end}: it was left behind"
-            raise CorruptLogError(message, path=path, hint=_NEWEST)
 
 
 def _newer(path: str, exported: Sequence[Piece], local: Sequence[StoredSegment]) -> Iterator[Piece]:
@@ -319,12 +295,8 @@ def _piece_files(files: ReadableFileSystem, piece: Piece) -> Iterator[tuple[str,
 
 def _cut(files: ReadableFileSystem, piece: Piece) -> LogFile:
     """The batches of a piece."""
-    segment, file = piece.segment, piece.segment.files[LOG]
-    start, end = (
-        position_of(data, segment.path, before, offset)
-        for offset in (piece.start_offset, piece.end_offset)
-        for data, before in [view_before(files, segment, offset)]
-    )
+    file = piece.segment.files[LOG]
+    start, end = map(_batches_of(files, piece.segment).position_of, (piece.start_offset, piece.end_offset))
     if isinstance(file.content, FileRange):
         return LogFile(end - start, file.mtime_ns, file.content.part(start, end))
     return LogFile(end - start, file.mtime_ns, partial(read_file, files, file, start, end - start))
@@ -379,7 +351,7 @@ class _Export:
             return []
         require_unlocked(self._tail)
         topics = {log.topic for log in self._uploaded}
-        local = local_logs(self._files, self._tail)
+        local = sorted(filter(None, map(parse_partition_dir, directories(self._files, self._tail))))
         # Kafka never uploads its own topics
         others = sorted({log.topic for log in local if not log.topic.startswith("__")} - topics)
         if others:
@@ -397,25 +369,31 @@ class _Export:
                 checkpoint_files[name] = LogFile.of(path, stat)
         return checkpoint_files
 
-    def files_of(self, log: TopicPartition) -> dict[str, LogFile]:
-        """The files of a log, by name.
+    def log_in(self, parts: Sequence[str]) -> TopicPartition | None:
+        """The log that a path is of, or is a file of."""
+        log = parse_partition_dir(parts[0]) if parts else None
+        return log if log is not None and log in self.logs else None
 
-        :raises LogError: it cannot be read
-        """
+    def file(self, parts: Sequence[str]) -> LogFile | None:
+        """The file of a path; ``None`` if there is none."""
+        if len(parts) == 1:
+            return self.checkpoints().get(parts[0])
+        log = self.log_in(parts)
+        return None if log is None else self.files_of(log).get(parts[1])
+
+    def files_of(self, log: TopicPartition) -> dict[str, LogFile]:
+        """The files of a log, by name; ``LogError`` if it cannot be read."""
         if log not in self._found:
-            self._found[log] = self._read(log)
+            try:
+                tail = StoredLog(()) if self._tail is None else local_log(self._files, join(self._tail, str(log)))
+                stored = self._reader.stored(log) if log in self._uploaded else StoredLog(())
+                self._found[log] = log_files(self._files, join(self._root, str(log)), stored, tail)
+            except LogError as error:
+                self._found[log] = error
         files = self._found[log]
         if isinstance(files, LogError):
             raise files
         return files
-
-    def _read(self, log: TopicPartition) -> dict[str, LogFile] | LogError:
-        try:
-            tail = None if self._tail is None else local_log(self._files, join(self._tail, str(log)))
-            stored = self._reader.stored(log) if log in self._uploaded else StoredLog(())
-            return log_files(self._files, join(self._root, str(log)), stored, tail)
-        except LogError as error:
-            return error
 
 
 class LayoutFileSystem(ReadableFileSystem):
@@ -432,7 +410,7 @@ class LayoutFileSystem(ReadableFileSystem):
         export, parts = self._located(path)
         if not parts:
             return sorted([*map(str, export.logs), *export.checkpoints()])
-        log = _log_in(export, parts)
+        log = export.log_in(parts)
         if log is None or len(parts) > 1:
             raise StorageError("cannot list the directory: no such log in this export", path=path)
         return sorted(export.files_of(log))
@@ -443,17 +421,22 @@ class LayoutFileSystem(ReadableFileSystem):
             content = export.opened("/".join(parts))
             return object_stat(content.size(), content.mtime_ns, is_dir=False)
         if not parts:
-            return object_stat(0, 0, is_dir=True) if self._is_dir(path) else None
-        if len(parts) == 1 and _log_in(export, parts) is not None:
+            place = self._files.stat(layout_path(normal(path)).place)
+            return object_stat(0, 0, is_dir=True) if place is not None and place.is_dir else None
+        if len(parts) == 1 and export.log_in(parts) is not None:
             return object_stat(0, 0, is_dir=True)
-        file = self._file(path)
+        file = export.file(parts)
         return None if file is None else object_stat(file.size, file.mtime_ns, is_dir=False)
 
     def open(self, path: str, start: int = 0, end: int | None = None, *, uncached: bool = False) -> File:
-        content = self._content(path)
-        if content is not None:
+        export, parts = self._located(path)
+        if len(parts) >= _OWN:
+            content = export.opened("/".join(parts))
             return content if end is None else content.sequential(start, min(end, content.size()))
-        part = self._existing(path).content
+        file = export.file(parts)
+        if file is None:
+            raise StorageError("no such file in this export", path=path)
+        part = file.content
         if not isinstance(part, FileRange):
             return InMemory(part())
         if end is None:
@@ -464,8 +447,8 @@ class LayoutFileSystem(ReadableFileSystem):
         return open_range(self._files, part, start, min(end, part.size), uncached=uncached)
 
     def real_path(self, path: str) -> FileRange | None:
-        _, parts = self._located(path)
-        file = None if len(parts) >= _OWN else self._file(path)
+        export, parts = self._located(path)
+        file = None if len(parts) >= _OWN else export.file(parts)
         if file is None:
             stat = self.stat(path)
             return FileRange(path, 0, 0 if stat is None else stat.size)
@@ -478,30 +461,3 @@ class LayoutFileSystem(ReadableFileSystem):
         if export is None:
             export = self._exports[location.root] = _Export(self._files, location.root)
         return export, location.within.split("/") if location.within else []
-
-    def _is_dir(self, path: str) -> bool:
-        stat = self._files.stat(layout_path(normal(path)).place)
-        return stat is not None and stat.is_dir
-
-    def _content(self, path: str) -> DecodedObject | None:
-        export, parts = self._located(path)
-        return export.opened("/".join(parts)) if len(parts) >= _OWN else None
-
-    def _file(self, path: str) -> LogFile | None:
-        export, parts = self._located(path)
-        if len(parts) == 1:
-            return export.checkpoints().get(parts[0])
-        log = _log_in(export, parts)
-        return None if log is None else export.files_of(log).get(parts[1])
-
-    def _existing(self, path: str) -> LogFile:
-        file = self._file(path)
-        if file is None:
-            raise StorageError("no such file in this export", path=path)
-        return file
-
-
-def _log_in(export: _Export, parts: list[str]) -> TopicPartition | None:
-    """The log that a path is of, or is a file of."""
-    log = parse_partition_dir(parts[0]) if parts else None
-    return log if log is not None and log in export.logs else None

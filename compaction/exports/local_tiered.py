@@ -11,37 +11,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-from compaction.errors import CorruptLogError, StorageError, UsageError
-from compaction.exports import (
-    METADATA_ELSEWHERE,
-    ExportLayout,
-    ExportTarget,
-    LogFile,
-    Place,
-    StoredLog,
-    StoredSegment,
-    TargetOptions,
-)
+from compaction.errors import CorruptLogError, StorageError
+from compaction.exports import METADATA_ELSEWHERE, ExportLayout, LogFile, Place, StoredLog, StoredSegment, when_writing
 from compaction.exports.lineage import within
-from compaction.exports.stored_segments import (
-    TOPIC_AND_ID,
-    end_of,
-    in_parallel,
-    matching_directories,
-    require_one_topic,
-    upload_objects,
-)
+from compaction.exports.stored_segments import TOPIC_AND_ID, UploadedLog, end_of, in_parallel, matching_directories
 from compaction.files.filesystem import FileStat, base_name, join
 from compaction.files.text_files import read_small_text
-from compaction.formats.checkpoints import EpochEntry, format_leader_epochs, parse_leader_epochs
+from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TopicPartition
 from compaction.screen.amounts import counted
-
-if TYPE_CHECKING:
-    from compaction.exports.new_export import NewExport
-    from compaction.exports.uploads import SegmentContent, TopicLog, Upload
 
 #: the suffix of a segment's leader epochs
 EPOCHS = ".leader_epoch_checkpoint"
@@ -58,27 +38,19 @@ class LocalTieredReader:
         self._at, self._files = place, place.files
 
     def logs(self) -> Sequence[TopicPartition]:
-        return sorted(set(self._directories))
+        return sorted(self._directories)
 
     @cached_property
-    def _directories(self) -> dict[TopicPartition, list[re.Match[str]]]:
-        directories: dict[TopicPartition, list[re.Match[str]]] = {}
+    def _directories(self) -> dict[TopicPartition, list[tuple[str, str]]]:
+        found: dict[TopicPartition, list[tuple[str, str]]] = {}
         for match in matching_directories(self._at, _DIRECTORY):
-            directories.setdefault(TopicPartition(match["topic"], int(match["partition"])), []).append(match)
-        return directories
+            found.setdefault(TopicPartition(match["topic"], int(match["partition"])), []).append((match[0], match["id"]))
+        return found
 
     def stored(self, log: TopicPartition) -> StoredLog:
-        directories_of_log = self._directories.get(log, [])
-        require_one_topic(self._at.path, [match[0] for match in directories_of_log])
-        if not directories_of_log:
-            return StoredLog(())
-        path = join(self._at.path, self._at.prefix + directories_of_log[0][0])
-        segments = upload_objects(self._files, path, _FILE)
-        complete = [name for name, kinds in segments.items() if all(kind in kinds for kind in _REQUIRED)]
-        stored_segments = in_parallel(lambda name: self._segment(join(path, name), segments[name]), complete)
-        incomplete = len(segments) - len(complete)
-        ignored = (counted(incomplete, "incomplete upload"),) if incomplete else ()
-        return StoredLog(tuple(stored_segments), directories_of_log[0]["id"], ignored)
+        topic_id, complete, incomplete = UploadedLog.of(self._at, self._directories.get(log, []), _FILE, _REQUIRED)
+        segments = in_parallel(lambda upload: self._segment(*upload), [*complete.items()])
+        return StoredLog(tuple(segments), topic_id, (counted(incomplete, "incomplete upload"),) if incomplete else ())
 
     def _segment(self, path: str, stats: Mapping[str, FileStat]) -> StoredSegment:
         files = {kind: LogFile.of(path + kind, stat) for kind, stat in stats.items() if kind != EPOCHS}
@@ -100,31 +72,10 @@ class LocalTieredReader:
         raise StorageError("no such file in this export", path=join(self._at.path, within))
 
 
-class LocalTieredForm:
-    """Each file of a segment is a file."""
-
-    def directory(self, log: TopicLog) -> str:
-        """The directory of a log's segments in the export."""
-        return f"{log.name}-{log.topic_id}"
-
-    def write(self, export: NewExport, upload: Upload, content: SegmentContent) -> None:
-        """Write one segment."""
-        stem = join(export.place, self.directory(upload.log), upload.name)
-        small = {**content.indexes, SNAPSHOT: upload.snapshot(), EPOCHS: format_leader_epochs(upload.lineage()).encode()}
-        export.write(stem + LOG, content.blocks())
-        for suffix, data in small.items():
-            export.write(stem + suffix, [data])
-
-
-def _target(options: TargetOptions) -> ExportTarget:
-    # only writing needs these modules
-    from compaction.exports.tiered_writer import tiered_source, tiered_target
-
-    source = tiered_source(options)
-    if source is not None and source.encrypts and options.accepted is None:
-        problem = "LocalTieredStorage has no encryption: encrypted segments would be written as plain text"
-        raise UsageError(problem, hint="give --accept-loss to write it nevertheless, or --output-layout aiven")
-    return tiered_target("local-tiered", options, lambda _: LocalTieredForm())
-
-
-LAYOUT = ExportLayout("tiered storage", LocalTieredReader, _target, METADATA_ELSEWHERE, is_tiered=True)
+LAYOUT = ExportLayout(
+    "tiered storage",
+    LocalTieredReader,
+    when_writing("compaction.exports.tiered_writer:local_tiered_target"),
+    METADATA_ELSEWHERE,
+    is_tiered=True,
+)

@@ -3,7 +3,7 @@
 On a disk it is written in a hidden directory beside its final name, and renamed. In a store the marker of unfinished outputs is
 written first and removed last: no command reads or overwrites a prefix that has it. A failed run removes only its own objects;
 those of a killed run keep the marker. Of two runs that begin at the same time, at most one continues
-(``compaction.files.object_output``).
+(``compaction.files.mixed``).
 
 Only the owner may enter the hidden directory. It is locked while a run uses it. The next run with the same output removes the
 directories of killed runs.
@@ -33,7 +33,7 @@ from compaction.files.filesystem import (
 )
 from compaction.files.local import LocalFileSystem
 from compaction.files.manifest import MARKER, marker
-from compaction.files.object_output import OutputFileSystem, marked_by, put_marker, require_own
+from compaction.files.mixed import OutputFileSystem, marked_by, put_marker, require_own
 from compaction.files.object_store import ObjectOutput
 from compaction.log.discover import Selector, discover
 from compaction.names import LOG
@@ -171,10 +171,7 @@ def _prune(files: FileSystem, path: str) -> bool:
 
 @contextmanager
 def staging_directory(files: DiskFileSystem, path: str) -> Iterator[str]:
-    """A hidden directory beside ``path``; removed at the end.
-
-    :raises LockedError: another run uses one for the same output
-    """
+    """A hidden directory beside ``path``, removed at the end; ``LockedError`` if another run uses one for the same output."""
     remove_leftovers(files, path)
     files.mkdir(parent(path))
     staging = hidden_name(path, STAGED)
@@ -183,5 +180,5 @@ def staging_directory(files: DiskFileSystem, path: str) -> Iterator[str]:
     try:
         yield staging
     finally:
-        lock.release()
+        lock.close()
         files.remove_tree(staging)

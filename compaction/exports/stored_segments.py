@@ -7,11 +7,12 @@ Leader epochs that contradict the last batches are not used: those of the batche
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -32,7 +33,6 @@ from compaction.formats.checkpoints import (
     parse_leader_epochs,
     parse_partition_metadata,
 )
-from compaction.formats.primitives import FormatError
 from compaction.kernels.tables import BATCH_ROW
 from compaction.names import (
     INDEX,
@@ -40,8 +40,6 @@ from compaction.names import (
     LOG,
     PARTITION_METADATA,
     SNAPSHOT,
-    TopicPartition,
-    parse_partition_dir,
     parse_segment_file,
 )
 
@@ -88,141 +86,140 @@ def in_parallel(read: Callable[[T], R], items: Sequence[T]) -> list[R]:
         return list(pool.map(read, items))
 
 
-def match_of(pattern: re.Pattern[str], names: Iterable[str]) -> Iterator[re.Match[str]]:
-    """The matches of the names that match."""
-    return (match for match in map(pattern.fullmatch, sorted(names)) if match is not None)
-
-
-def matching_directories(place: Place, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+def matching_directories(place: Place, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
     """The matches of the names of an export's directories, after the prefix that all of them have."""
     names = directories(place.files, place.path)
-    return list(match_of(pattern, [name.removeprefix(place.prefix) for name in names if name.startswith(place.prefix)]))
+    matches = (pattern.fullmatch(name.removeprefix(place.prefix)) for name in names if name.startswith(place.prefix))
+    return (match for match in matches if match is not None)
 
 
-def upload_objects(files: ReadableFileSystem, path: str, pattern: re.Pattern[str]) -> dict[str, dict[str, FileStat]]:
-    """The objects of each upload in a directory, by name and suffix: the groups ``name`` and ``suffix`` of ``pattern``.
+class UploadedLog(NamedTuple):
+    """The uploads of a log in tiered storage: their objects by path without suffix, then by suffix; the number of others."""
 
-    :raises StorageError: the directory cannot be listed
-    """
-    listed, uploads = objects(files, path), dict[str, dict[str, FileStat]]()
-    for match in match_of(pattern, listed):
-        uploads.setdefault(match["name"], {})[match["suffix"]] = listed[match[0]]
-    return uploads
+    topic_id: str | None
+    complete: dict[str, dict[str, FileStat]]
+    incomplete: int
 
+    @classmethod
+    def of(
+        cls, place: Place, paths: Sequence[tuple[str, str]], pattern: re.Pattern[str], required: Sequence[str]
+    ) -> UploadedLog:
+        """Those of one log.
 
-def require_one_topic(place: str, names: Sequence[str]) -> None:
-    """:raises CorruptLogError: there are directories of several topics of one name"""
-    if len(names) > 1:
-        message = f"has objects of several topics of one name: {', '.join(names)}"
-        hint = "the topic was created again; copy the directory of one of them elsewhere"
-        raise CorruptLogError(message, path=place, hint=hint)
+        :param paths: its directories, after the prefix, and their topic ids
+        :param pattern: of the names of objects, with the groups ``name`` and ``suffix``
+        :param required: the suffixes of a complete upload
+        :raises CorruptLogError: there are directories of several topics of one name
+        :raises StorageError: the directory cannot be listed
+        """
+        if len(paths) > 1:
+            names = ", ".join(path.partition("/")[0] for path, _ in paths)
+            hint = "the topic was created again; copy the directory of one of them elsewhere"
+            raise CorruptLogError(f"has objects of several topics of one name: {names}", path=place.path, hint=hint)
+        uploads: dict[str, dict[str, FileStat]] = {}
+        for name, _ in paths:
+            path = join(place.path, place.prefix + name)
+            for file, stat in sorted(objects(place.files, path).items()):
+                match = pattern.fullmatch(file)
+                if match is not None:
+                    uploads.setdefault(join(path, match["name"]), {})[match["suffix"]] = stat
+        complete = {path: stats for path, stats in uploads.items() if all(suffix in stats for suffix in required)}
+        return cls(paths[0][1] if paths else None, complete, len(uploads) - len(complete))
 
 
 _HINT = "restore the object from another copy"
+_OFFSET_MAX = 2**63 - 1
 
 
-def batches_from(data: View, path: str, position: int) -> Iterator[Rows]:
-    """The complete batches of a segment from a batch's position on, as tables of ``BATCH_ROW``; an incomplete one ends them.
+class Batches:
+    """The batches of a segment, to which its offset index leads: ``data`` has them, ``path`` names the segment in errors.
 
-    :raises CorruptLogError: a batch is malformed
+    Each method raises ``CorruptLogError`` for a malformed batch that it reads. Tables of batches are of ``BATCH_ROW``.
     """
-    yield from _checked(SegmentScan(data, position), path)
 
+    def __init__(self, path: str, data: View, base_offset: int, index: bytes = b"") -> None:
+        self.path, self.data, self._base_offset, self.index = path, data, base_offset, index
 
-def _checked(scan: SegmentScan, path: str) -> Iterator[Rows]:
-    yield from scan
-    if scan.error is not None:
-        raise CorruptLogError(scan.error, path=path, position=scan.position, hint=_HINT)
+    @classmethod
+    def of(cls, files: ReadableFileSystem, path: str, base_offset: int, kinds: Mapping[str, LogFile]) -> Batches:
+        """Those of the files of a segment, by kind."""
+        index = kinds.get(INDEX)
+        return cls(path, view_of(files, path, kinds[LOG]), base_offset, b"" if index is None else read_file(files, index))
 
+    def tables(self, position: int = 0) -> Iterator[Rows]:
+        """The complete batches from the position of a batch on; an incomplete one ends them."""
+        yield from self._checked(SegmentScan(self.data, position))
 
-def indexed_position(index: bytes, base_offset: int, offset: int, data: View) -> int:
-    """The position of a batch before ``offset``, by the offset index of its segment; 0 without an entry, or if the batch there
-    is a later one than the entry says. It may be an earlier one: older brokers wrote one entry for several batches.
-    """
-    try:
-        rows = indexes.read_offset_index(index, base_offset)
-    except FormatError:
+    def _checked(self, scan: SegmentScan) -> Iterator[Rows]:
+        yield from scan
+        if scan.error is not None:
+            raise CorruptLogError(scan.error, path=self.path, position=scan.position, hint=_HINT)
+
+    def first(self, position: int, offset: int = 0) -> Rows:
+        """The first batch from ``position`` on that ends at or past ``offset``: shape (1,), or (0,) for none."""
+        found = (rows[rows["last_offset"] >= offset][:1] for rows in self.tables(position))
+        return next(filter(len, found), np.empty(0, BATCH_ROW))
+
+    def before(self, offset: int) -> int:
+        """The position of a batch before ``offset``, by the offset index; 0 without an entry, or if the batch there is a later
+        one than the entry says. It may be an earlier one: older brokers wrote one entry for several batches.
+        """
+        rows = indexes.OFFSET_INDEX.read(self.index, self._base_offset)
+        for entry in rows[(rows["offset"] < offset) & (rows["position"] < len(self.data))][-1:]:
+            with suppress(CorruptLogError):
+                batch = self.first(position := int(entry["position"]))
+                if len(batch) and self._base_offset <= batch["base_offset"][0] <= batch["last_offset"][0] <= entry["offset"]:
+                    return position
         return 0
-    before = rows[(rows["offset"] < offset) & (rows["position"] < len(data))]
-    if not len(before):
-        return 0
-    last_offset, position = int(before["offset"][-1]), int(before["position"][-1])
-    with suppress(CorruptLogError):
-        batch = first_batch(data, "", position)
-        if len(batch) and base_offset <= batch["base_offset"][0] <= batch["last_offset"][0] <= last_offset:
-            return position
-    return 0
 
+    def position_of(self, offset: int) -> int:
+        """The position of the first batch whose offsets are at or past ``offset``; the end of the batches if there is none.
 
-def first_batch(data: View, path: str, position: int, offset: int = 0) -> Rows:
-    """The first batch from ``position`` on that ends at or past ``offset``: ``BATCH_ROW``, (1,), or (0,) for none."""
-    found = (rows[rows["last_offset"] >= offset][:1] for rows in batches_from(data, path, position))
-    return next(filter(len, found), np.empty(0, BATCH_ROW))
+        :raises CorruptLogError: a batch has offsets on both sides
+        """
+        end = self.before(offset)
+        for rows in self.tables(end):
+            for batch in rows[rows["last_offset"] >= offset][:1]:
+                if batch["base_offset"] < offset:
+                    offsets = f"{batch['base_offset']} to {batch['last_offset']}"
+                    message = f"offset {offset} is within the batch of offsets {offsets}"
+                    raise CorruptLogError(message, path=self.path, position=int(batch["position"]), hint=_HINT)
+                return int(batch["position"])
+            end = int(rows["position"][-1] + rows["size"][-1])
+        return end
 
+    def end_offset(self, default: int) -> int:
+        """The offset after the last complete batch; ``default`` if there is none."""
+        return max((int(rows["last_offset"][-1]) + 1 for rows in self.tables(self.before(_OFFSET_MAX))), default=default)
 
-def position_of(data: View, path: str, start: int, offset: int) -> int:
-    """The position of the first batch whose offsets are at or past ``offset``; the end of the batches if there is none.
+    def inactive_end_offset(self, end_offset: int = _OFFSET_MAX) -> int:
+        """The offset after the last batch of an inactive segment; its base offset if there is none.
 
-    :param start: the position of a batch before it
-    :raises CorruptLogError: a batch has offsets on both sides
-    """
-    end = start
-    for rows in batches_from(data, path, start):
-        for batch in rows[rows["last_offset"] >= offset][:1]:
-            if batch["base_offset"] < offset:
-                offsets = f"{batch['base_offset']} to {batch['last_offset']}"
-                message = f"offset {offset} is within the batch of offsets {offsets}"
-                raise CorruptLogError(message, path=path, position=int(batch["position"]), hint=_HINT)
-            return int(batch["position"])
-        end = int(rows["position"][-1] + rows["size"][-1])
-    return end
+        :param end_offset: the batches from the last index entry before it on are read
+        :raises CorruptLogError: the last batch is incomplete
+        """
+        scan = SegmentScan(self.data, self.before(end_offset))
+        deque(self._checked(scan), 0)
+        if scan.position < len(self.data):
+            message = f"its complete batches end at byte {scan.position}, the segment has {len(self.data)} bytes"
+            raise CorruptLogError(message, path=self.path, position=scan.position, hint=_HINT)
+        return self._base_offset if scan.next_offset is None else scan.next_offset
 
-
-def end_of_complete(data: View, path: str, start: int, default: int) -> int:
-    """The offset after the last batch of an inactive segment; ``default`` if there is none.
-
-    :param start: the position of a batch
-    :raises CorruptLogError: a batch from ``start`` on is malformed, or the last one is incomplete
-    """
-    scan = SegmentScan(data, start)
-    for _ in _checked(scan, path):
-        pass
-    if scan.position < len(data):
-        message = f"its complete batches end at byte {scan.position}, the segment has {len(data)} bytes"
-        raise CorruptLogError(message, path=path, position=scan.position, hint=_HINT)
-    return default if scan.next_offset is None else scan.next_offset
-
-
-def end_offset_of(data: View, path: str, start: int, default: int) -> int:
-    """The offset after the last complete batch; ``default`` if there is none.
-
-    :param start: the position of a batch
-    """
-    return max((int(rows["last_offset"][-1]) + 1 for rows in batches_from(data, path, start)), default=default)
-
-
-def has_holes(data: View, path: str, base_offset: int) -> bool:
-    """Whether offsets between the batches are missing, as in a segment that was compacted."""
-    offset = base_offset
-    for rows in batches_from(data, path, 0):
-        if (rows["base_offset"] > np.append(offset, rows["last_offset"][:-1] + 1)).any():
-            return True
-        offset = int(rows["last_offset"][-1]) + 1
-    return False
-
-
-def view_before(files: ReadableFileSystem, segment: StoredSegment, offset: int) -> tuple[View, int]:
-    """The batches of a segment, and the position of one before an offset."""
-    index = segment.files.get(INDEX)
-    data = view_of(files, segment.path, segment.files[LOG])
-    return data, indexed_position(b"" if index is None else read_file(files, index), segment.start_offset, offset, data)
+    def have_holes(self) -> bool:
+        """Whether offsets between the batches are missing, as in a segment that was compacted."""
+        offset = self._base_offset
+        for rows in self.tables():
+            if (rows["base_offset"] > np.append(offset, rows["last_offset"][:-1] + 1)).any():
+                return True
+            offset = int(rows["last_offset"][-1]) + 1
+        return False
 
 
 def read_file(files: ReadableFileSystem, file: LogFile, start: int = 0, length: int | None = None) -> bytes:
     """Up to ``length`` bytes of a file of a log from ``start``."""
     end = file.size if length is None else min(file.size, start + length)
     if not isinstance(file.content, FileRange):
-        return (file.load() or b"")[start:end]
+        return file.content()[start:end]
     return files.read_bytes(file.content.path, file.content.start + start, end - start) if end > start else b""
 
 
@@ -232,25 +229,15 @@ def view_of(files: ReadableFileSystem, path: str, file: LogFile) -> View:
 
 
 _TAIL_HINT = "restore it, or leave out the tail"
-_OFFSET_MAX = 2**63 - 1
 
 
-def local_logs(files: ReadableFileSystem, path: str) -> Sequence[TopicPartition]:
-    """The logs of a log directory, sorted.
-
-    :raises StorageError: it cannot be listed
-    """
-    logs = (parse_partition_dir(name) for name in directories(files, path))
-    return sorted(log for log in logs if log is not None)
-
-
-def local_log(files: ReadableFileSystem, path: str) -> StoredLog | None:
-    """The segments of a partition directory; ``None`` if it does not exist.
+def local_log(files: ReadableFileSystem, path: str) -> StoredLog:
+    """The segments of a partition directory; none if it does not exist.
 
     :raises CorruptLogError: its leader epochs are malformed, or the end of its last segment
     """
     if files.stat(path) is None:
-        return None
+        return StoredLog(())
     by_base = _segment_files(files, path)
     names = set(files.listdir(path))
     bases = sorted(base for base, kinds in by_base.items() if LOG in kinds)
@@ -262,8 +249,8 @@ def local_log(files: ReadableFileSystem, path: str) -> StoredLog | None:
     topic_id = None
     if PARTITION_METADATA in names:
         name = join(path, PARTITION_METADATA)
-        topic_id = parse_partition_metadata(read_small_text(files, name, _TAIL_HINT), name).topic_id
-    ends = [*bases[1:], *(_active_end_of(files, path, base, by_base[base]) for base in bases[-1:])]
+        topic_id = parse_partition_metadata(read_small_text(files, name, _TAIL_HINT), name)
+    ends = [*bases[1:], *(Batches.of(files, path, base, by_base[base]).end_offset(base) for base in bases[-1:])]
     segments = []
     for base, end in zip(bases, ends, strict=True):
         kinds = {kind: file for kind, file in by_base[base].items() if kind != SNAPSHOT}
@@ -275,24 +262,12 @@ def local_log(files: ReadableFileSystem, path: str) -> StoredLog | None:
     return StoredLog(tuple(segments), topic_id)
 
 
-def end_of(files: ReadableFileSystem, path: str, base_offset: int, kinds: dict[str, LogFile]) -> int:
+def end_of(files: ReadableFileSystem, path: str, base_offset: int, kinds: Mapping[str, LogFile]) -> int:
     """The end offset of an inactive segment, by its batches after the last entry of its offset index.
 
     :raises CorruptLogError: a batch there is malformed, or the last one is incomplete
     """
-    data = view_of(files, path, kinds[LOG])
-    return end_of_complete(data, path, _last_position(files, base_offset, kinds, data), base_offset)
-
-
-def _active_end_of(files: ReadableFileSystem, path: str, base_offset: int, kinds: dict[str, LogFile]) -> int:
-    data = view_of(files, path, kinds[LOG])
-    return end_offset_of(data, path, _last_position(files, base_offset, kinds, data), base_offset)
-
-
-def _last_position(files: ReadableFileSystem, base_offset: int, kinds: Mapping[str, LogFile], data: View) -> int:
-    index = kinds.get(INDEX)
-    entries = b"" if index is None else read_file(files, index)
-    return indexed_position(entries, base_offset, _OFFSET_MAX, data)
+    return Batches.of(files, path, base_offset, kinds).inactive_end_offset()
 
 
 def _assigned(
@@ -304,11 +279,11 @@ def _assigned(
     """
     ranges: list[EpochRange] = []
     for base, kinds in reversed(by_base.items()):
-        data = view_of(files, path, kinds[LOG])
-        ends = [first_batch(data, path, 0), *batches_from(data, path, _last_position(files, base, kinds, data))]
+        batches = Batches.of(files, path, base, kinds)
+        ends = [batches.first(0), *batches.tables(batches.before(_OFFSET_MAX))]
         if len(ends[-1]) and all(agree(epochs, epoch_range) for rows in ends for epoch_range in epoch_ranges(rows)):
             break
-        ranges[:0] = [epoch_range for rows in batches_from(data, path, 0) for epoch_range in epoch_ranges(rows)]
+        ranges[:0] = [epoch_range for rows in batches.tables() for epoch_range in epoch_ranges(rows)]
     return tuple(assign_epochs(epochs, ranges))
 
 

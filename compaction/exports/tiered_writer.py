@@ -9,41 +9,38 @@ are written in place of these: their tombstones and markers are retained longer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compaction.errors import CorruptLogError, LogError, UnsupportedLogError, UsageError
 from compaction.exports import ExportLayout, StoredLog, StoredSegment, TargetOptions
 from compaction.exports.layout_view import reader_at
 from compaction.exports.lineage import newest_lineage, within
+from compaction.exports.local_tiered import EPOCHS
 from compaction.exports.new_export import NewExport, new_export, require_empty
 from compaction.exports.stored_segments import view_of
-from compaction.exports.uploads import CopiedLog, SegmentContent, TopicLog, Upload, new_uploads, rebuilt_indexes, uploads_again
+from compaction.exports.uploads import CopiedLog, SegmentContent, Upload, new_uploads, rebuilt_indexes, uploads_again
 from compaction.files.contents import View
 from compaction.files.filesystem import FileRange, join, parent
 from compaction.files.local import LocalFileSystem
 from compaction.files.mixed import MixedFileSystem
 from compaction.files.segment_file import SegmentScan
 from compaction.files.uri import TAIL, layout_of, layout_path, options_of
-from compaction.formats.record_batch import DELETE_HORIZON
+from compaction.formats.checkpoints import format_leader_epochs
+from compaction.formats.record_batch import DELETE_HORIZON, MAGIC
 from compaction.log.discover import Selector, discover
-from compaction.names import LOG, TopicPartition
+from compaction.names import LOG, SNAPSHOT, TopicPartition
 from compaction.screen.amounts import counted
 
 _EQUAL = ("base_offset", "last_offset", "count", "leader_epoch", "producer_id", "base_sequence", "max_timestamp", "magic")
-_V2 = 2
 
 
 def limited(content: SegmentContent, upload: Upload) -> SegmentContent:
-    """The content, not larger than the source.
-
-    :raises UnsupportedLogError: it is larger for another reason
-    """
+    """The content, not larger than the source; ``UnsupportedLogError`` if it is larger for another reason."""
     if upload.source is None:
         return content
     log, path = upload.source.files[LOG], upload.source.path
@@ -58,37 +55,24 @@ def limited(content: SegmentContent, upload: Upload) -> SegmentContent:
 
 def _without_horizons(content: SegmentContent, upload: Upload, data: View, source: FileRange) -> SegmentContent:
     """The content, with the source's batches in place of those whose only change is a new delete horizon."""
-    rows, source_rows = _batches(View(upload.name, content.read, content.size)), _batches(data)
+    views = View(upload.name, content.read, content.size), data
+    rows, source_rows = (np.concatenate(list(SegmentScan(each))) for each in views)
     source_rows = source_rows[
         np.minimum(np.searchsorted(source_rows["last_offset"], rows["last_offset"]), len(source_rows) - 1)
     ]
-    replaced = (rows["magic"] >= _V2) & (rows["attributes"] == source_rows["attributes"] | DELETE_HORIZON)
+    replaced = (rows["magic"] >= MAGIC) & (rows["attributes"] == source_rows["attributes"] | DELETE_HORIZON)
     replaced &= rows["attributes"] != source_rows["attributes"]
     for name in _EQUAL:
         replaced &= rows[name] == source_rows[name]
-    parts = tuple(_parts(content, rows, source_rows, replaced, source))
-    changed = replace(content, parts=parts)
+    parts, copied_end = list[FileRange](), 0
+    for row, source_row in zip(rows[replaced], source_rows[replaced], strict=True):
+        position, source_start = int(row["position"]), int(source_row["position"])
+        parts += content.ranges(copied_end, position)
+        parts.append(source.part(source_start, source_start + int(source_row["size"])))
+        copied_end = position + int(row["size"])
+    parts += content.ranges(copied_end, content.size)
+    changed = replace(content, parts=tuple(parts))
     return replace(changed, indexes={**content.indexes, **rebuilt_indexes(changed, upload)})
-
-
-def _parts(
-    content: SegmentContent,
-    rows: NDArray[np.void],
-    source_rows: NDArray[np.void],
-    replaced: NDArray[np.bool_],
-    source: FileRange,
-) -> Iterator[FileRange]:
-    copied_end = 0
-    for number in np.flatnonzero(replaced):
-        position = int(rows["position"][number])
-        yield from content.ranges(copied_end, position)
-        yield FileRange(source.path, source.start + int(source_rows["position"][number]), int(source_rows["size"][number]))
-        copied_end = position + int(rows["size"][number])
-    yield from content.ranges(copied_end, content.size)
-
-
-def _batches(data: View) -> NDArray[np.void]:
-    return np.concatenate(list(SegmentScan(data)))
 
 
 _THREADS = 4
@@ -99,17 +83,11 @@ Uploads = Mapping[TopicPartition, StoredLog | LogError]
 class Form(Protocol):
     """The form in which a layout stores segments."""
 
-    def directory(self, log: TopicLog) -> str:
-        """The directory of a log's segments in the export."""
+    def directory(self, upload: Upload) -> str:
+        """The directory of the segments of a log in the export."""
 
     def write(self, export: NewExport, upload: Upload, content: SegmentContent) -> None:
         """Write one segment; the file that makes it complete for a plugin is written last."""
-
-
-class _Log(NamedTuple):
-    name: TopicPartition
-    copied: CopiedLog
-    uploads: tuple[Upload, ...]
 
 
 @dataclass(frozen=True)
@@ -127,21 +105,34 @@ class TieredTarget:
     uploads: Uploads = field(default_factory=dict)
 
     def write(self, log_dir: str, now_ms: int) -> str:
-        """See ``ExportTarget``."""
+        """See ``ExportTarget``.
+
+        :raises CorruptLogError: a batch of the copy is in no upload, because it was uploaded during the run
+        """
         logs, form = list(self._logs(log_dir)), self.form(now_ms)
-        work = [(upload, log.copied) for log in logs for upload in log.uploads]
+        work = [(log, upload) for log, uploads in logs for upload in uploads]
+
+        def write_upload(log_and_upload: tuple[CopiedLog, Upload]) -> int:
+            log, upload = log_and_upload
+            content = limited(log.content(upload), upload)
+            form.write(export, upload, content)
+            return content.size
+
         with new_export(self.path, log_dir) as export:
-            directories = {join(export.place, form.directory(upload.log)) for upload, _ in work}
+            directories = {join(export.place, form.directory(upload)) for _, upload in work}
             for directory in directories:
                 export.mkdir(directory)
             with ThreadPoolExecutor(_THREADS) as pool:
-                sizes = list(pool.map(lambda segment_and_log: _write(export, form, *segment_and_log), work))
-            self._require_all_written(logs)
+                sizes = list(pool.map(write_upload, work))
+            for log, _ in logs:
+                if (offset := log.unused_from()) is not None:
+                    problem = f"{log.name}: offset {offset} of the output is in no segment that existed when the run began"
+                    raise CorruptLogError(problem, path=self.source, hint=_HINT)
             for directory in {*directories, *map(parent, directories)}:
                 export.files.fsync_dir(directory)
         return f"{counted(len(work), 'segment')}, {sum(sizes)} bytes of log"
 
-    def _logs(self, log_dir: str) -> Iterator[_Log]:
+    def _logs(self, log_dir: str) -> Iterator[tuple[CopiedLog, list[Upload]]]:
         copy, files = LocalFileSystem(), MixedFileSystem()
         again = None if self.source is None else reader_at(files, self.source)
         for location in discover(copy, [log_dir], Selector()):
@@ -149,28 +140,16 @@ class TieredTarget:
             if again is None:
                 uploads = new_uploads(copy, log, path)
             else:
-                stored = self._stored(log)
+                address = join(str(self.source), str(log))
+                stored = self.uploads.get(log)
+                if stored is None:
+                    raise CorruptLogError("was not uploaded when the run began", path=address, hint=_HINT)
+                if isinstance(stored, LogError):
+                    raise stored
                 if stored.segments:
-                    _require_same(stored, again.stored(log), join(str(self.source), str(log)))
+                    _require_same(stored, again.stored(log), address)
                 uploads = uploads_again(files, log, stored)
-            yield _Log(log, CopiedLog(files, path), tuple(uploads))
-
-    def _require_all_written(self, logs: Sequence[_Log]) -> None:
-        """:raises CorruptLogError: a batch of the copy is in no upload, because it was uploaded during the run"""
-        for log in logs:
-            offset = log.copied.unused_from()
-            if offset is not None:
-                problem = f"{log.name}: offset {offset} of the output is in no segment that existed when the run began"
-                raise CorruptLogError(problem, path=self.source, hint=_HINT)
-
-    def _stored(self, log: TopicPartition) -> StoredLog:
-        stored = self.uploads.get(log)
-        if stored is None:
-            problem = "was not uploaded when the run began"
-            raise CorruptLogError(problem, path=join(str(self.source), str(log)), hint=_HINT)
-        if isinstance(stored, LogError):
-            raise stored
-        return stored
+            yield CopiedLog(files, path, log), list(uploads)
 
 
 def _require_same(listed: StoredLog, relisted: StoredLog, path: str) -> None:
@@ -201,12 +180,6 @@ def _identity(segment: StoredSegment) -> tuple[object, ...]:
     return (segment.name, segment.start_offset, segment.end_offset, segment.epochs, segment.written_ms, sizes)
 
 
-def _write(export: NewExport, form: Form, upload: Upload, log: CopiedLog) -> int:
-    content = limited(log.content(upload), upload)
-    form.write(export, upload, content)
-    return content.size
-
-
 def listed_uploads(source: str, selected: Callable[[TopicPartition], bool]) -> Uploads:
     """The uploads of an export by log, or the error of a log that cannot be listed; empty if the export does not exist.
 
@@ -232,10 +205,7 @@ def tiered_source(options: TargetOptions) -> ExportLayout | None:
 
 
 def tiered_target(name: str, options: TargetOptions, form: Callable[[int], Form]) -> TieredTarget:
-    """The target in the layout of this name.
-
-    :raises UsageError: the target is not empty, or options contradict each other
-    """
+    """The target in the layout of this name; ``UsageError`` if the target is not empty, or options contradict each other."""
     source = None if tiered_source(options) is None else options.source
     if source is not None and TAIL in options_of(layout_path(source).root):
         problem = "--tail cannot be written in a layout of tiered storage: the brokers have its segments"
@@ -243,3 +213,26 @@ def tiered_target(name: str, options: TargetOptions, form: Callable[[int], Form]
     require_empty(options.path)
     uploads = {} if source is None or options.dry_run else listed_uploads(source, options.selected)
     return TieredTarget(options.path, form, source, uploads)
+
+
+class LocalTieredForm:
+    """Each file of a segment is a file."""
+
+    def directory(self, upload: Upload) -> str:
+        return f"{upload.log}-{upload.topic_id}"
+
+    def write(self, export: NewExport, upload: Upload, content: SegmentContent) -> None:
+        stem = join(export.place, self.directory(upload), upload.name)
+        small = {**content.indexes, SNAPSHOT: upload.snapshot(), EPOCHS: format_leader_epochs(upload.lineage()).encode()}
+        export.write(stem + LOG, content.blocks())
+        for suffix, data in small.items():
+            export.write(stem + suffix, [data])
+
+
+def local_tiered_target(options: TargetOptions) -> TieredTarget:
+    """See ``ExportLayout``."""
+    source = tiered_source(options)
+    if source is not None and source.encrypts and options.accepted is None:
+        problem = "LocalTieredStorage has no encryption: encrypted segments would be written as plain text"
+        raise UsageError(problem, hint="give --accept-loss to write it nevertheless, or --output-layout aiven")
+    return tiered_target("local-tiered", options, lambda _: LocalTieredForm())

@@ -22,13 +22,12 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from threading import Lock
-from typing import NamedTuple
 
 from compaction.config.entries import LONG_MAX
 from compaction.errors import CorruptLogError
 from compaction.exports import StoredLog, StoredSegment
 from compaction.exports.lineage import newest_lineage, valid_pieces
-from compaction.exports.stored_segments import end_offset_of, first_batch, indexed_position, local_log, position_of, read_file
+from compaction.exports.stored_segments import Batches, local_log, read_file
 from compaction.files.contents import READ_BYTES, View, view
 from compaction.files.filesystem import FileRange, FileSystem, ReadableFileSystem, join
 from compaction.files.segment_file import SegmentScan
@@ -46,13 +45,6 @@ from compaction.rules.producer_state import ProducerStates
 _NO_EPOCHS = (EpochEntry(0, 0),)
 
 
-class TopicLog(NamedTuple):
-    """A log and the id of its topic."""
-
-    name: TopicPartition
-    topic_id: str
-
-
 @dataclass(frozen=True)
 class Upload:
     """A segment to be written; ``end_offset`` is exclusive.
@@ -66,7 +58,8 @@ class Upload:
         these records
     """
 
-    log: TopicLog
+    log: TopicPartition
+    topic_id: str
     name: str
     start_offset: int
     end_offset: int
@@ -83,17 +76,15 @@ class Upload:
 
 
 def uploads_again(files: ReadableFileSystem, log: TopicPartition, stored: StoredLog) -> Iterator[Upload]:
-    """The uploads of tiered storage.
-
-    :raises CorruptLogError: one has no producer snapshot
-    """
+    """The uploads of tiered storage; ``CorruptLogError`` if one has no producer snapshot."""
     newest = newest_lineage(stored.segments)
     for segment in stored.segments:
         snapshot, lineage = segment.files.get(SNAPSHOT), segment.lineage
         if snapshot is None or lineage is None or segment.name is None or stored.topic_id is None:
             raise CorruptLogError("has no producer snapshot", path=segment.path, hint="restore it from another copy")
         yield Upload(
-            log=TopicLog(log, stored.topic_id),
+            log=log,
+            topic_id=stored.topic_id,
             name=segment.name,
             start_offset=segment.start_offset,
             end_offset=segment.end_offset,
@@ -107,18 +98,19 @@ def uploads_again(files: ReadableFileSystem, log: TopicPartition, stored: Stored
 
 def new_uploads(files: FileSystem, log: TopicPartition, path: str) -> Iterator[Upload]:
     """The segments of a log's directory, except for an empty last one."""
-    stored = local_log(files, path) or StoredLog(())
+    stored = local_log(files, path)
     segments = [segment for segment in stored.segments if segment.end_offset > segment.start_offset]
-    owner = TopicLog(log, stored.topic_id or _id("topic", log.topic))
+    topic_id = stored.topic_id or _id("topic", log.topic)
     snapshots = _Snapshots(files, path)
     for segment in segments:
         lineage = tuple(() if segment.lineage is None else segment.lineage()) or _NO_EPOCHS
         begun = [entry for entry in lineage if entry.start_offset < segment.end_offset] or [lineage[0]]
         begun[0] = begun[0]._replace(start_offset=min(begun[0].start_offset, segments[0].start_offset))
         epochs = segment.epochs or begun[-1:]
-        name = _id("segment", owner.topic_id, log.partition, segment.start_offset, segment.end_offset)
+        name = _id("segment", topic_id, log.partition, segment.start_offset, segment.end_offset)
         yield Upload(
-            log=owner,
+            log=log,
+            topic_id=topic_id,
             name=f"{segment.start_offset:020d}-{name}",
             start_offset=segment.start_offset,
             end_offset=segment.end_offset,
@@ -177,9 +169,6 @@ def _id(*parts: object) -> str:
     raise AssertionError("unreachable")
 
 
-_LONG_MAX = 2**63 - 1
-
-
 def empty_batch(offset: int, leader_epoch: int) -> bytes:
     """A batch of one offset without a record or a producer."""
     header = BatchHeader(offset, HEADER.size - LOG_OVERHEAD_BYTES, leader_epoch, MAGIC, 0, 0, 0, -1, -1, -1, -1, -1, 0)
@@ -233,11 +222,11 @@ class SegmentContent:
 class CopiedLog:
     """The directory of a log in the copy."""
 
-    def __init__(self, files: ReadableFileSystem, path: str) -> None:
-        self._files, self._path = files, path
+    def __init__(self, files: ReadableFileSystem, path: str, name: TopicPartition) -> None:
+        self._files, self._path, self.name = files, path, name
         bases = segment_bases(files, path)
         #: base offsets, and those of the next segments
-        self._segments = list(pairwise([*bases, _LONG_MAX])) if bases else []
+        self._segments = list(pairwise([*bases, LONG_MAX])) if bases else []
         #: the parts of all contents; several threads append to it
         self._used: list[FileRange] = []
 
@@ -250,7 +239,8 @@ class CopiedLog:
         base_offsets = [base for base, following in self._segments if base < end and following > start]
         parts = {base: part for base in base_offsets if (part := self._part(base, start, end)).size}
         self._used.extend(parts.values())
-        last = max((self._last_end(base, part) for base, part in parts.items()), default=start)
+        ends = (self._batches(base, part.start + part.size).end_offset(start) for base, part in parts.items())
+        last = max(ends, default=start)
         closing = b"" if last >= upload.end_offset else empty_batch(upload.end_offset - 1, upload.epochs[-1].epoch)
         content = SegmentContent(self._files, tuple(parts.values()), closing, {})
         built = self._whole_indexes(parts, start) or rebuilt_indexes(content, upload)
@@ -263,12 +253,12 @@ class CopiedLog:
         """The offset of the first batch that is in no content; ``None`` if every byte of the log is in one."""
         used = sorted(self._used)
         for base, _ in self._segments:
-            path, position = self._file(base, LOG), 0
-            for part in used[bisect_left(used, (path,)) : bisect_left(used, (path, _LONG_MAX))]:
+            batches, position = self._batches(base), 0
+            path = batches.path
+            for part in used[bisect_left(used, (path,)) : bisect_left(used, (path, LONG_MAX))]:
                 position = max(position, part.start + part.size) if part.start <= position else position
-            data = view(self._files, path)
-            if position < len(data):
-                return next(map(int, first_batch(data, path, position)["base_offset"]), base)
+            if position < len(batches.data):
+                return next(map(int, batches.first(position)["base_offset"]), base)
         return None
 
     def _file(self, base: int, kind: str) -> str:
@@ -278,18 +268,16 @@ class CopiedLog:
         path = self._file(base, kind)
         return b"" if self._files.stat(path) is None else self._files.read_bytes(path)
 
+    def _batches(self, base: int, end: int | None = None) -> Batches:
+        """The batches of a segment, up to a position."""
+        path = self._file(base, LOG)
+        return Batches(path, view(self._files, path)[:end], base, self._read(base, INDEX))
+
     def _part(self, base: int, start: int, end: int) -> FileRange:
         """The batches of a segment with these offsets."""
-        path, index = self._file(base, LOG), self._read(base, INDEX)
-        data = view(self._files, path)
-        first, after = (position_of(data, path, indexed_position(index, base, offset, data), offset) for offset in (start, end))
-        return FileRange(path, first, after - first)
-
-    def _last_end(self, base: int, part: FileRange) -> int:
-        """The offset after the batches of a part."""
-        data = view(self._files, part.path)[: part.start + part.size]
-        position = indexed_position(self._read(base, INDEX), base, _LONG_MAX, data)
-        return end_offset_of(data, part.path, max(position, part.start), 0)
+        batches = self._batches(base)
+        first, after = map(batches.position_of, (start, end))
+        return FileRange(batches.path, first, after - first)
 
     def _whole_indexes(self, parts: dict[int, FileRange], start: int) -> dict[str, bytes] | None:
         """The indexes of a completely copied segment; ``None`` if they must be rebuilt."""

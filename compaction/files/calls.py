@@ -27,7 +27,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
-from compaction.errors import StorageError
+from compaction.errors import StorageError, UsageError
 from compaction.files.filesystem import storage_errors
 
 #: the settings of stores and exports, by ``SCHEME://AUTHORITY`` or address, in JSON
@@ -93,27 +93,27 @@ def at_end(function: Callable[[], object]) -> None:
     _current.get().end.callback(in_owner)
 
 
-def store_options(root: str, options: Mapping[str, str]) -> bool:
-    """Keeps the settings of a store or an export for this call; ``False`` if another call that is open has others."""
+def store_options(root: str, options: Mapping[str, str]) -> None:
+    """Keeps the settings of a store or an export for this call; without any, those that it has already.
+
+    :raises UsageError: this call, or another one that is open, has others
+    """
     with _mutex:
         own = _current.get()
-        if any(each.options.get(root, options) != options for each in _open if each not in (own, _process)):
-            return False
-        own.options[root] = dict(options)
-        return True
+        known = _joined(_in_environment(), _process.options, own.options).get(root, {})
+        if options and (known or options) != options:
+            raise UsageError("two URIs of the same store have different options", path=root, hint="give both the same options")
+        kept = dict(options or known)
+        if any(each.options.get(root, kept) != kept for each in _open if each not in (own, _process)):
+            hint = "give both calls the same options, or make one after the other"
+            raise UsageError("another call of this process has different options for the same store", path=root, hint=hint)
+        own.options[root] = kept
 
 
 def store_keys(keys: Iterable[str]) -> None:
     """Keeps private keys, ``ID=FILE`` or ``FILE``, for this call."""
     with _mutex:
         _current.get().keys.extend(keys)
-
-
-def own_options(root: str) -> dict[str, str]:
-    """The settings that this call, or none, has given for a store or an export."""
-    with _mutex:
-        known = _joined(_in_environment(), _process.options, _current.get().options)
-    return dict(known.get(root, {}))
 
 
 def all_options() -> dict[str, dict[str, str]]:

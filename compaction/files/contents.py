@@ -175,7 +175,6 @@ class ReadAhead(File):
         return self._file.size()
 
     def pread(self, view: memoryview, position: int) -> int:
-        """Fill ``view`` from ``position``; returns the byte count, which is less at the end only."""
         first = (position - self._start) // self._range_bytes
         if first < self._first:
             # a batch that begins in the encoded chunk before the last one is read again
@@ -196,9 +195,11 @@ class ReadAhead(File):
 
     def _range(self, number: int) -> memoryview:
         """The bytes of a range; none past the end."""
-        while len(self._ranges) <= number - self._first + _RANGES_AHEAD and self._request_next():
-            pass
-        index = number - self._first
+        index, requested = number - self._first, self._first + len(self._ranges)
+        for following in range(requested, number + _RANGES_AHEAD + 1):
+            start = self._start + following * self._range_bytes
+            if start < self._end:
+                self._ranges.append(self._pool.submit(self._read, start, min(self._range_bytes, self._end - start)))
         if index >= len(self._ranges):
             return memoryview(b"")
         data = self._ranges[index].result()
@@ -206,13 +207,6 @@ class ReadAhead(File):
             self._checked += 1
             self._check(data)
         return data
-
-    def _request_next(self) -> bool:
-        start = self._start + (self._first + len(self._ranges)) * self._range_bytes
-        length = min(self._range_bytes, self._end - start)
-        if length > 0:
-            self._ranges.append(self._pool.submit(self._read, start, length))
-        return length > 0
 
     def _read(self, start: int, length: int) -> memoryview:
         data = memoryview(bytearray(length))
@@ -250,10 +244,10 @@ ReadAt = Callable[[int, int], bytes]
 
 
 class _File:
-    """A file and its window read last."""
+    """A file and its window read last, which all views of it share."""
 
-    def __init__(self, path: str, read_at: ReadAt, size: int) -> None:
-        self._path, self._read_at, self._size = path, read_at, size
+    def __init__(self, path: str, read_at: ReadAt, size: int, open_file: Callable[[], File] | None) -> None:
+        self._path, self._read_at, self._size, self.open = path, read_at, size, open_file
         self._start, self._window = 0, b""
 
     def read(self, start: int, end: int) -> bytes:
@@ -261,32 +255,27 @@ class _File:
 
         :raises StorageError: the file was truncated
         """
-        data = self._read(start, end)
+        if end - start > _WINDOW_BYTES:
+            data = self._read_at(start, end - start)
+        else:
+            if start < self._start or end - self._start > len(self._window):
+                self._start, self._window = start, self._read_at(start, min(_WINDOW_BYTES, self._size - start))
+            data = self._window[start - self._start : end - self._start]
         if len(data) < end - start:
             raise truncated(self._path, start + len(data))
         return data
-
-    def _read(self, start: int, end: int) -> bytes:
-        offset = start - self._start
-        if offset < 0 or end - self._start > len(self._window):
-            if end - start > _WINDOW_BYTES:
-                return self._read_at(start, end - start)
-            self._start, self._window, offset = start, self._read_at(start, min(_WINDOW_BYTES, self._size - start)), 0
-        return self._window[offset : offset + end - start]
 
 
 class View:
     """A byte range of a file. Slicing makes another view without reading.
 
     :param path: for errors
-    :param read_at: reads from the file
-    :param size: the size of the file, in bytes
+    :param size: of the file, in bytes
     :param open_file: opens the file for kernels, if they can read it
     """
 
     def __init__(self, path: str, read_at: ReadAt, size: int, open_file: Callable[[], File] | None = None) -> None:
-        self._file, self._start, self._end = _File(path, read_at, size), 0, size
-        self._open = open_file
+        self._file, self._start, self._end = _File(path, read_at, size, open_file), 0, size
 
     def __len__(self) -> int:
         return self._end - self._start
@@ -295,7 +284,6 @@ class View:
         start, end, _ = part.indices(len(self))
         made = View.__new__(View)
         made._file, made._start, made._end = self._file, self._start + start, self._start + max(start, end)
-        made._open = self._open
         return made
 
     @property
@@ -305,7 +293,7 @@ class View:
 
     def opened(self) -> File | None:
         """The file opened for kernels, to be closed by the caller; ``None`` if they cannot read it."""
-        source = None if self._open is None else self._open()
+        source = None if self._file.open is None else self._file.open()
         if source is not None and source.descriptor < 0:
             source.close()
             return None
@@ -320,21 +308,16 @@ class View:
 
     def any(self) -> bool:
         """Whether any byte is not zero. Holes of a file are not read."""
-        for start, end in self._data_ranges():
+        ranges: Sequence[tuple[int, int]] = [self.bounds]
+        if len(self) > _WINDOW_BYTES and (source := self.opened()) is not None:
+            with closing(source):
+                ranges = list(data_ranges(source.descriptor, *self.bounds))
+        for start, end in ranges:
             for position in range(start, end, _CHUNK_BYTES):
                 data = self._file.read(position, min(position + _CHUNK_BYTES, end))
                 if data != bytes(len(data)):
                     return True
         return False
-
-    def _data_ranges(self) -> Sequence[tuple[int, int]]:
-        source = None if len(self) <= _WINDOW_BYTES else self.opened()
-        if source is None:
-            return [self.bounds]
-        try:
-            return list(data_ranges(source.descriptor, *self.bounds))
-        finally:
-            source.close()
 
 
 def view(files: ReadableFileSystem, path: str) -> View:

@@ -21,7 +21,7 @@ from compaction.errors import StorageError
 from compaction.files.contents import digest_of, verify_file
 from compaction.files.filesystem import FileSystem, join, parent
 from compaction.files.local import LocalFileSystem
-from compaction.files.system_calls import WholeSync
+from compaction.files.system_calls import whole_sync
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ def run_in_step(fs: FileSystem, directories: Iterable[str], works: Sequence[Dura
     results: dict[int, T] = {}
     errors: list[StorageError | None] = [None] * len(works)
     waiting = list(enumerate(works))
-    with WholeSync(directories if isinstance(fs, LocalFileSystem) else ()) as whole, ExitStack() as ended:
+    with whole_sync(directories if isinstance(fs, LocalFileSystem) else ()) as sync_all, ExitStack() as ended:
         for work in works:
             # an error that ends all works makes each of them clean up
             ended.callback(work.close)
@@ -77,14 +77,9 @@ def run_in_step(fs: FileSystem, directories: Iterable[str], works: Sequence[Dura
                     waiting.append((number, work))
                 except StopIteration as end:
                     results[number] = end.value
-            errors = _flush(fs, whole, wanted)
+            together = sum(map(len, wanted)) >= _LEAST_TOGETHER and sync_all()
+            errors = [None if together else _error(fs, unsynced) for unsynced in wanted]
     return [results[number] for number in range(len(works))]
-
-
-def _flush(fs: FileSystem, whole: WholeSync, wanted: Sequence[Sequence[Unsynced]]) -> list[StorageError | None]:
-    if sum(map(len, wanted)) >= _LEAST_TOGETHER and whole.sync():
-        return [None] * len(wanted)
-    return [_error(fs, unsynced) for unsynced in wanted]
 
 
 def _error(fs: FileSystem, wanted: Sequence[Unsynced]) -> StorageError | None:

@@ -11,9 +11,9 @@ The syntax of a path decides its kind of storage, in ``storage_of`` alone. Other
 from __future__ import annotations
 
 import errno
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import NamedTuple, Protocol, TypeVar
@@ -109,17 +109,16 @@ class Output(Protocol):
     def write(self, chunks: Sequence[Chunk]) -> None:
         """Append the chunks."""
 
-    def copy_from(self, path: str) -> None:
-        """Append all of another file of the same file system."""
-
     def start_writeback(self) -> None:
-        """Start writing to the disk so that ``close`` takes less time; no writes may follow."""
+        """Start writing to the disk so that ``close`` takes less time; no writes may follow. No operation by default."""
+        return
 
-    def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
+    def close(self, *, sync: bool, mtime_ns: int | None = None) -> None:
         """Close the file; with ``sync``, its bytes are durable on return."""
 
     def abandon(self) -> None:
-        """Close the file if it is open."""
+        """Close the file if it is open; no operation by default."""
+        return
 
     def remove(self) -> None:
         """Close the file if it is open, and remove it."""
@@ -212,30 +211,16 @@ class DiskFileSystem(FileSystem, Protocol):
         """Exchange the names of two directories atomically; ``False`` if the file system cannot do that."""
         return False
 
-    def lock(self, log_dir: str, *, shared: bool = False) -> Lock:
-        """Lock a log directory as a broker does; ``shared``: together with other readers. ``NO_LOCK`` in a store.
+    def lock(self, log_dir: str, *, shared: bool = False) -> ExitStack:
+        """Lock a log directory as a broker does, until the stack is closed; no operation in a store.
+
+        :param shared: together with other readers
 
         :raises LockedError: a broker or another run holds the lock
         """
 
     def lock_holder(self, log_dir: str) -> str | None:
         """The other process that holds the lock of a log directory; takes no lock and writes nothing."""
-
-
-class Lock(Protocol):
-    """A held lock."""
-
-    def release(self) -> None:
-        """Release the lock; idempotent."""
-
-
-class _NoLock:
-    def release(self) -> None:
-        """No operation."""
-
-
-#: of storage without locks
-NO_LOCK: Lock = _NoLock()
 
 
 class storage_errors:  # noqa: N801
@@ -292,7 +277,12 @@ def join(directory: str, *names: str) -> str:
 
 
 def parent(path: str) -> str:
-    return path.rpartition("/")[0] or "/" if _is_normal(path) else storage_of(path).parent(path)
+    """The directory that holds a path; the root of a store itself."""
+    if _is_normal(path):
+        return path.rpartition("/")[0] or "/"
+    if storage_of(path) is DISK:
+        return str(Path(path).parent)
+    return path.rstrip("/").rpartition("/")[0] if split(path)[1] else path
 
 
 def base_name(path: str) -> str:
@@ -301,7 +291,9 @@ def base_name(path: str) -> str:
 
 def normal(path: str) -> str:
     """One spelling of a path, links not followed."""
-    return path if _is_normal(path) else storage_of(path).normal(path)
+    if _is_normal(path):
+        return path
+    return str(Path(path)) if storage_of(path) is DISK else path.rstrip("/")
 
 
 def _is_normal(path: str) -> bool:
@@ -313,66 +305,33 @@ def _is_normal(path: str) -> bool:
 _HEAD = 24
 
 
+@dataclass(frozen=True, eq=False)
 class Storage:
-    """Stores of objects, and remote file systems: URIs.
+    """A kind of storage, by default one whose paths are URIs: object stores and remote file systems.
 
-    :cvar renames: a rename is atomic: logs are changed in place, and an output appears by a rename, not by a manifest
-    :cvar locks: brokers and runs lock log directories
-    :cvar appears_whole: a file appears when it is closed, complete and durable; else it can be read while it is written, may
+    :ivar renames: a rename is atomic: logs are changed in place, and an output appears by a rename, not by a manifest
+    :ivar locks: brokers and runs lock log directories
+    :ivar appears_whole: a file appears when it is closed, complete and durable; else it can be read while it is written, may
         have a torn tail, and is durable once it is flushed
-    :cvar attributes: files have modes and owners, and keep their modification times
-    :cvar round_trips: each call is a request over a network
-    :cvar versions: what was replaced or removed may be kept as an earlier version
-    :cvar finite: free space is limited, and known
+    :ivar attributes: files have modes and owners, and keep their modification times
+    :ivar round_trips: each call is a request over a network
+    :ivar versions: what was replaced or removed may be kept as an earlier version
+    :ivar finite: free space is limited, and known
     """
 
-    renames, locks, appears_whole, attributes = False, False, True, False
-    round_trips, versions, finite = True, True, False
-
-    def normal(self, path: str) -> str:
-        """One spelling of a path, links not followed."""
-        return path.rstrip("/")
-
-    def resolved(self, path: str) -> str:
-        """An absolute path, links resolved."""
-        return path.rstrip("/")
-
-    def parent(self, path: str) -> str:
-        """The directory that holds a path; the root of a store itself."""
-        return path.rstrip("/").rpartition("/")[0] if split(path)[1] else path
-
-    def as_java(self, path: str) -> str:
-        """A path as Java prints it."""
-        return path.rstrip("/")
-
-    def absolute(self, path: str, working_dir: str) -> str:
-        return path
+    renames: bool = False
+    locks: bool = False
+    appears_whole: bool = True
+    attributes: bool = False
+    round_trips: bool = True
+    versions: bool = True
+    finite: bool = False
 
 
-class _Disk(Storage):
-    """Files of this machine, or of a mounted shared disk."""
-
-    renames, locks, appears_whole, attributes = True, True, False, True
-    round_trips, versions, finite = False, False, True
-
-    def normal(self, path: str) -> str:
-        return str(Path(path))
-
-    def resolved(self, path: str) -> str:
-        return str(Path(path).resolve())
-
-    def parent(self, path: str) -> str:
-        return str(Path(path).parent)
-
-    def as_java(self, path: str) -> str:
-        return re.sub("/+", "/", path).rstrip("/") or "/"
-
-    def absolute(self, path: str, working_dir: str) -> str:
-        return path if path.startswith("/") else f"{working_dir.rstrip('/')}/{path}"
-
-
+#: files of this machine, or of a mounted shared disk
+DISK = Storage(renames=True, locks=True, appears_whole=False, attributes=True, round_trips=False, versions=False, finite=True)
 #: the files of exports, by addresses ``LAYOUT+URI``, are like objects
-DISK, OBJECTS, EXPORTS = _Disk(), Storage(), Storage()
+OBJECTS, EXPORTS = Storage(), Storage()
 
 
 class Scheme(NamedTuple):

@@ -1,7 +1,11 @@
 """Files of this machine, or of a mounted shared disk.
 
-Root may run the job on a directory that belongs to others: see ``local_output`` for how files are created. Files are never
-memory-mapped: a bad sector, or a file truncated while it is read, would kill the process; here it is an error of that file.
+Root may run the job on a directory that belongs to others, whose owner could replace a partition by a link meanwhile. A file is
+created only under an unused name, without following links; mode, owner and extended attributes (SELinux labels, ACLs) are set
+on the descriptor, never on a path. A name is created or removed relative to its open directory, which must not be a link.
+
+Files are never memory-mapped: a bad sector, or a file truncated while it is read, would kill the process; here it is an error
+of that file.
 """
 
 from __future__ import annotations
@@ -11,30 +15,52 @@ import os
 import shutil
 import stat as stat_bits
 import uuid
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from compaction.errors import StorageError
 from compaction.files import lock as locks
+from compaction.files.contents import borrow_buffer, return_buffer
 from compaction.files.filesystem import (
+    Chunk,
     DiskFileSystem,
     File,
     FileStat,
-    Lock,
     Output,
     base_name,
+    normal,
     parent,
     removed_on_failure,
     storage_errors,
     storage_of,
 )
-from compaction.files.local_output import LocalOutput, name_in, opened_directory, take_after
-from compaction.files.system_calls import exchange_names, flush, read_at, set_direct
+from compaction.files.system_calls import (
+    data_ranges,
+    exchange_names,
+    flush,
+    read_at,
+    set_direct,
+    share_blocks,
+    start_writeback,
+)
 from compaction.files.uri import require_local
 
 _KIND_BITS = 0o170000
 _NO_LINK = (errno.EEXIST, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
+#: of new files without a model
+_DEFAULT_MODE = 0o644
+_DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+#: attributes that depend on a file's content, or on its layer of an overlay mount
+_OWN_ATTRIBUTES = ("security.ima", "security.evm", "security.capability", "trusted.overlay.")
+_NOT_KEPT = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENODATA)
+_CHANGED = "make sure that nothing else works on this directory, and run again"
 
 
 class FreeSpace(NamedTuple):
@@ -187,12 +213,11 @@ class LocalFileSystem(DiskFileSystem):
     def fsync_dir(self, path: str) -> None:
         _sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
-    def lock(self, log_dir: str, *, shared: bool = False) -> Lock:
-        return locks.LogDirLock.acquire(log_dir, shared=shared)
+    def lock(self, log_dir: str, *, shared: bool = False) -> ExitStack:
+        return locks.lock_directory(log_dir, shared=shared)
 
     def lock_holder(self, log_dir: str) -> str | None:
-        holder = locks.lock_holder(log_dir)
-        return None if holder is None else str(holder)
+        return locks.lock_holder(log_dir)
 
 
 class LocalFile(File):
@@ -299,3 +324,224 @@ def _sync(path: str, flags: int) -> None:
             flush(descriptor)
         finally:
             os.close(descriptor)
+
+
+class LocalOutput:
+    """A new file of this machine, with mode, owner and extended attributes of ``like``; see ``filesystem.Output``.
+
+    Two buffers alternate: one is filled while a thread writes the other. A file that fits into one buffer, and the last partial
+    buffer of a larger one, is written when it ends.
+
+    :param write_behind: write full buffers with direct I/O if the file system supports it. Buffered I/O copies a segment into
+        the page cache, writes it from there on fsync, and evicts pages that others read; that takes four times as long
+    :raises StorageError: the file system refused, or the name is taken
+    """
+
+    def __init__(self, path: str, like: str | None, *, write_behind: bool = False) -> None:
+        self.path, self._write_behind = path, write_behind
+        self._fd = -1
+        #: the buffer being filled, then the one being written
+        self._buffers: list[NDArray[np.uint8]] = []
+        self._filled = 0
+        self._thread: ThreadPoolExecutor | None = None
+        self._writing: Future[None] | None = None
+        self._direct = False
+        with self._errors():
+            with opened_directory(path) as directory:
+                self._fd = os.open(name_in(directory, path), _NEW, 0o600, dir_fd=directory)
+            try:
+                take_after(self._fd, like)
+            except OSError:
+                self.remove()
+                raise
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            hint = "the log is unchanged; free some space or repair permissions and run again"
+            raise StorageError(f"cannot write ({error.strerror})", path=self.path, hint=hint) from error
+
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        with self._errors():
+            for chunk in chunks:
+                data = memoryview(chunk)
+                while data:
+                    free = self._free()
+                    size = min(len(free), len(data))
+                    free[:size] = data[:size]
+                    self._advance(size)
+                    data = data[size:]
+
+    def copy_from(self, path: str, start: int = 0, length: int | None = None) -> None:
+        """Append all of another file, or ``length`` bytes of it from ``start``. Its holes become holes."""
+        with self._errors(), open(path, "rb", buffering=0) as source:  # noqa: PTH123
+            descriptor = source.fileno()
+            end = os.fstat(descriptor).st_size if length is None else start + length
+            for first, stop in data_ranges(descriptor, start, end):
+                self._skip(first - start)
+                start = first
+                while start < stop and (copied := read_at(descriptor, self._free()[: stop - start], start)):
+                    self._advance(copied)
+                    start += copied
+                if start < stop:
+                    break
+            else:
+                hole = max(0, min(end, os.fstat(descriptor).st_size) - start)
+                self._skip(hole)
+                start += hole
+        if start < end:
+            raise StorageError("file was truncated while it was copied", path=path, position=start, hint=_CHANGED)
+
+    def clone_from(self, path: str) -> bool:
+        """Become another file of the same file system, whose blocks are shared; ``False`` if it cannot do that."""
+        with self._errors(), open(path, "rb", buffering=0) as source:  # noqa: PTH123
+            return share_blocks(source.fileno(), self._fd)
+
+    def make_readable(self) -> None:
+        with self._errors():
+            os.fchmod(self._fd, _DEFAULT_MODE)
+
+    def start_writeback(self) -> None:
+        with self._errors():
+            self._finish()
+
+    def close(self, *, sync: bool, mtime_ns: int | None = None) -> None:
+        try:
+            with self._errors():
+                self._finish()
+                if mtime_ns is not None:
+                    os.utime(self._fd, ns=(mtime_ns, mtime_ns))
+                if sync:
+                    flush(self._fd)
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown()
+        while self._buffers:
+            return_buffer(self._buffers.pop())
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def remove(self) -> None:
+        self.abandon()
+        with suppress(OSError), opened_directory(self.path) as directory:
+            os.unlink(name_in(directory, self.path), dir_fd=directory)  # noqa: PTH108
+
+    def _free(self) -> memoryview:
+        """The unfilled part of the buffer, at least one byte."""
+        if not self._buffers:
+            self._buffers.append(borrow_buffer())
+        return memoryview(self._buffers[0])[self._filled :]
+
+    def _advance(self, size: int) -> None:
+        self._filled += size
+        if self._filled < len(self._buffers[0]):
+            return
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1)
+            self._direct = self._write_behind and set_direct(self._fd, direct=True)
+            self._buffers.append(borrow_buffer())
+        self._wait()
+        self._writing = self._thread.submit(self._write_all, memoryview(self._buffers[0]))
+        self._buffers.reverse()
+        self._filled = 0
+
+    def _skip(self, size: int) -> None:
+        """Append a hole: zeros without blocks on the disk."""
+        if size:
+            self._finish()
+            os.ftruncate(self._fd, os.lseek(self._fd, size, os.SEEK_CUR))
+
+    def _finish(self) -> None:
+        """Write the last partial buffer. An error of a write in the thread is raised once, here or by the next write."""
+        self._wait()
+        if self._filled:
+            self._direct = self._direct and set_direct(self._fd, direct=False)
+            rest, self._filled = memoryview(self._buffers[0])[: self._filled], 0
+            self._write_all(rest)
+
+    def _wait(self) -> None:
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _write_all(self, data: memoryview) -> None:
+        while data:
+            try:
+                data = data[os.write(self._fd, data) :]
+            except OSError as error:
+                # the device requires a larger block size, or the file system has no direct I/O
+                if not self._direct or error.errno != errno.EINVAL:
+                    raise
+                self._direct = set_direct(self._fd, direct=False)
+        if self._write_behind and not self._direct:
+            start_writeback(self._fd)
+
+
+@contextmanager
+def opened_directory(path: str) -> Iterator[int | None]:
+    """A descriptor of the directory that holds ``path``; ``None`` if no other user can replace that directory by a link.
+
+    :raises OSError: the directory is missing, or is a link
+    :raises StorageError: ``path`` is a URI
+    """
+    require_local(path)
+    directory = normal(path).rpartition("/")[0]
+    if _is_ours(parent(directory)):
+        yield None
+        return
+    descriptor = os.open(directory or parent(path), _DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def name_in(directory: int | None, path: str) -> str:
+    """``path`` relative to what ``opened_directory`` gives."""
+    return path if directory is None else base_name(path)
+
+
+def _is_ours(directory: str) -> bool:
+    """Whether only this user can change the names in a directory."""
+    stat = os.stat(directory)  # noqa: PTH116
+    return stat.st_uid == os.geteuid() and not stat.st_mode & 0o022
+
+
+def take_after(descriptor: int, like: str | None) -> None:
+    """Give a new file or directory the mode, owner and extended attributes of ``like``; owner and labels only if the user may
+    change them.
+
+    :raises OSError: the file system refused
+    """
+    if like is None or not storage_of(like).attributes:
+        os.fchmod(descriptor, _DEFAULT_MODE)
+        return
+    stat = os.stat(like)  # noqa: PTH116
+    if (stat.st_uid, stat.st_gid) != (os.geteuid(), os.getegid()):
+        with suppress(PermissionError):
+            os.fchown(descriptor, stat.st_uid, stat.st_gid)
+    os.fchmod(descriptor, stat.st_mode & 0o777)
+    if hasattr(os, "listxattr"):
+        _copy_attributes(like, descriptor)
+
+
+def _copy_attributes(like: str, descriptor: int) -> None:
+    try:
+        names = os.listxattr(like)
+    except OSError as error:
+        if error.errno in _NOT_KEPT:
+            return
+        raise
+    for name in names:
+        if not name.startswith(_OWN_ATTRIBUTES):
+            try:
+                os.setxattr(descriptor, name, os.getxattr(like, name))
+            except OSError as error:
+                if error.errno not in _NOT_KEPT:
+                    raise

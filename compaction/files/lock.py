@@ -19,10 +19,9 @@ import os
 import struct
 import sys
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from compaction.errors import LockedError
 from compaction.files.filesystem import storage_errors, storage_of
@@ -49,70 +48,47 @@ _held: dict[tuple[int, int], _Held] = {}
 _mutex = threading.Lock()
 
 
-class LockHolder(NamedTuple):
-    """The process that holds a lock; ``command`` is empty if unknown."""
-
-    pid: int
-    command: str
-
-    def __str__(self) -> str:
-        return f"process {self.pid}" + (f" ({self.command})" if self.command else "")
-
-
-class LogDirLock:
-    """The lock on one log directory; a context manager. Take it with :meth:`acquire`."""
-
-    def __init__(self, identity: tuple[int, int] | None) -> None:
-        self._identity = identity
-
-    @classmethod
-    def acquire(cls, log_dir: str, *, shared: bool = False) -> LogDirLock:
-        """Lock ``log_dir`` until :meth:`release`.
-
-        :param shared: together with other readers; without a lock file, none is created and nothing is locked
-        :raises LockedError: a broker or another run holds it
-        :raises StorageError: the lock file cannot be created or opened
-        """
-        identity = _identity(log_dir)
-        with _mutex:
-            if (held := _held.get(identity)) is not None:
-                if not (shared and held.shared):
-                    raise _locked(log_dir, LockHolder(os.getpid(), "this process"))
-                held.holders += 1
-                return cls(identity)
-            for _ in range(_ATTEMPTS):
-                descriptor = _lock(log_dir, shared=shared)
-                if descriptor < 0:
-                    return cls(None)
-                if _is_current(log_dir, descriptor):
-                    _held[identity] = _Held(descriptor, shared)
-                    return cls(identity)
-                os.close(descriptor)
-        raise LockedError("the lock file is replaced repeatedly", path=_lock_path(log_dir), hint=_HINT)
-
-    def release(self) -> None:
-        if self._identity is None:
-            return
-        with _mutex:
-            held = _held[self._identity]
-            held.holders -= 1
-            if not held.holders:
-                os.close(held.descriptor)
-                del _held[self._identity]
-        self._identity = None
-
-    def __enter__(self) -> LogDirLock:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-
 _HINT = "stop the broker (or the other run) first, or work on a copy"
 
 
-def lock_holder(log_dir: str) -> LockHolder | None:
-    """The other process that holds the lock of ``log_dir``, if there are locks; takes no lock and writes nothing."""
+def lock_directory(log_dir: str, *, shared: bool = False) -> ExitStack:
+    """Lock ``log_dir`` until the stack is closed.
+
+    :param shared: together with other readers; without a lock file, none is created and nothing is locked
+    :raises LockedError: a broker or another run holds it
+    :raises StorageError: the lock file cannot be created or opened
+    """
+    identity, taken = _identity(log_dir), ExitStack()
+    with _mutex:
+        if (held := _held.get(identity)) is not None:
+            if not (shared and held.shared):
+                raise _locked(log_dir, f"process {os.getpid()} (this process)")
+            held.holders += 1
+            taken.callback(_release, identity)
+            return taken
+        for _ in range(_ATTEMPTS):
+            descriptor = _lock(log_dir, shared=shared)
+            if descriptor < 0:
+                return taken
+            if _is_current(log_dir, descriptor):
+                _held[identity] = _Held(descriptor, shared)
+                taken.callback(_release, identity)
+                return taken
+            os.close(descriptor)
+    raise LockedError("the lock file is replaced repeatedly", path=_lock_path(log_dir), hint=_HINT)
+
+
+def _release(identity: tuple[int, int]) -> None:
+    with _mutex:
+        held = _held[identity]
+        held.holders -= 1
+        if not held.holders:
+            os.close(held.descriptor)
+            del _held[identity]
+
+
+def lock_holder(log_dir: str) -> str | None:
+    """The other process that holds the lock of ``log_dir``, with its command if known; takes no lock and writes nothing."""
     if not storage_of(log_dir).locks:
         return None
     identity = _identity(log_dir)
@@ -146,9 +122,8 @@ def _lock_path(log_dir: str) -> Path:
     return Path(log_dir, LOCK)
 
 
-def _locked(log_dir: str, holder: LockHolder | None) -> LockedError:
-    who = "another process" if holder is None else str(holder)
-    return LockedError(f"log directory is in use: {who} holds {LOCK}", path=log_dir, hint=_HINT)
+def _locked(log_dir: str, holder: str | None) -> LockedError:
+    return LockedError(f"log directory is in use: {holder or 'another process'} holds {LOCK}", path=log_dir, hint=_HINT)
 
 
 def _lock(log_dir: str, *, shared: bool) -> int:
@@ -195,7 +170,7 @@ def _is_current(log_dir: str, descriptor: int) -> bool:
     return os.path.samestat(named, os.fstat(descriptor))
 
 
-def _holder(descriptor: int) -> LockHolder | None:
+def _holder(descriptor: int) -> str | None:
     darwin = sys.platform == "darwin"
     if darwin:
         query = _DARWIN.pack(0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
@@ -206,11 +181,9 @@ def _holder(descriptor: int) -> LockHolder | None:
         _, _, pid, kind, _ = _DARWIN.unpack(answer)
     else:
         kind, _, _, _, pid = _LINUX.unpack(answer)
-    return None if kind == fcntl.F_UNLCK else LockHolder(pid, _command(pid))
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
+    if kind == fcntl.F_UNLCK:
+        return None
+    command = ""
+    with suppress(OSError):
+        command = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    return f"process {pid} ({command})" if command else f"process {pid}"

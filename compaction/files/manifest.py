@@ -32,9 +32,8 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -44,18 +43,7 @@ import xxhash
 from compaction.errors import CompactionError, CorruptLogError, StorageError
 from compaction.files.filesystem import FileStat, base_name, join, parent
 from compaction.files.object_store import object_stat, read_whole, stat_objects_if_allowed
-from compaction.names import (
-    CLEAN_SHUTDOWN,
-    CLEANER_OFFSETS,
-    HIGH_WATERMARKS,
-    LEADER_EPOCHS,
-    LOG_STARTS,
-    META_PROPERTIES,
-    PARTITION_METADATA,
-    RECOVERY_POINTS,
-    parse_partition_dir,
-    parse_segment_file,
-)
+from compaction.names import is_significant, parse_partition_dir, parse_segment_file
 
 MANIFEST = "_manifest.json"
 MARKER = "_unfinished.json"
@@ -77,11 +65,6 @@ class Entry:
     mtime_ms: int
     etag: str | None = None
     xxh3_128: str | None = None
-
-    def valid(self) -> bool:
-        """Whether all fields have their types."""
-        numbers = all(type(number) is int and number >= 0 for number in (self.size, self.mtime_ms))
-        return numbers and type(self.path) is str and all(map(_is_text, (self.etag, self.xxh3_128)))
 
 
 _ENTRY_FIELDS = {field.name for field in fields(Entry)}
@@ -110,10 +93,6 @@ class SourceSegment:
     ctime_ns: int = 0
     etag: str | None = None
 
-    def valid(self) -> bool:
-        """Whether all fields have their types."""
-        return _is_text(self.etag) and all(type(value) is int for name, value in vars(self).items() if name != "etag")
-
 
 @dataclass(frozen=True)
 class SourceLog:
@@ -128,11 +107,6 @@ class SourceLog:
     def read(cls, fields: Mapping[str, Any]) -> SourceLog:
         """:raises TypeError: a field is unknown"""
         return cls(**{**fields, "segments": tuple(SourceSegment(**segment) for segment in fields["segments"])})
-
-    def valid(self) -> bool:
-        """Whether all fields have their types."""
-        scalars = self.rules is None or all(isinstance(value, Scalar) for value in self.rules.values())
-        return scalars and _is_text(self.topic_id) and all(segment.valid() for segment in self.segments)
 
 
 @dataclass(frozen=True)
@@ -174,7 +148,7 @@ class Manifest:
         logs = None if sources is None else {path: SourceLog.read(log) for path, log in sources.items()}
         made = replace(made, request=document.get("request"), sources=logs)
         unique = len({entry.path for entry in made.files}) == len(made.files)
-        valid = unique and all(entry.valid() for entry in made.files) and all(log.valid() for log in (logs or {}).values())
+        valid = unique and _are_valid(made.files, (logs or {}).values())
         return made if valid and (number == 1 or document["checksum"] == _checksum(document)) else None
 
     def to_json(self) -> bytes:
@@ -203,8 +177,22 @@ class Manifest:
         return folders
 
 
-def _is_text(value: object) -> bool:
-    return value is None or isinstance(value, str)
+_TYPES = {"str": (str,), "int": (int,), "str | None": (str, type(None))}
+
+
+def _has_types(value: Entry | SourceSegment | SourceLog) -> bool:
+    """Whether the fields that are text or numbers have their types, as JSON may not."""
+    simple = ((field.name, _TYPES[str(field.type)]) for field in fields(value) if field.type in _TYPES)
+    return all(type(getattr(value, name)) in types for name, types in simple)
+
+
+def _are_valid(entries: Iterable[Entry], logs: Iterable[SourceLog]) -> bool:
+    return all(_has_types(entry) and min(entry.size, entry.mtime_ms) >= 0 for entry in entries) and all(
+        _has_types(log)
+        and all(map(_has_types, log.segments))
+        and (log.rules is None or all(isinstance(value, Scalar) for value in log.rules.values()))
+        for log in logs
+    )
 
 
 def _checksum(document: dict[str, Any]) -> str:
@@ -223,49 +211,30 @@ def marker(run: str, staged: str | None = None, sources: Sequence[str] | None = 
     return (json.dumps(document) + "\n").encode()
 
 
-def staged_of(data: bytes) -> str | None:
-    """The finished output that is being copied to the place of a marker, if any; ``None`` if the marker is malformed."""
-    return _text(_field(data, "staged"))
+class Marker(NamedTuple):
+    """A run's marker, see ``marker``; a malformed or missing field is ``None``."""
 
+    run: str | None
+    staged: str | None
+    sources: list[str] | None
 
-def sources_of(data: bytes) -> list[str] | None:
-    """The log directories that a marker's run copies; ``None`` if it says none, or is malformed."""
-    sources = _field(data, "sources")
-    return sources if isinstance(sources, list) else None
-
-
-def run_of(data: bytes) -> str | None:
-    """The run of a marker; ``None`` if it is malformed."""
-    return _text(_field(data, "run"))
-
-
-def _field(data: bytes, name: str) -> object:
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return document.get(name) if isinstance(document, dict) else None
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+    @classmethod
+    def parse(cls, data: bytes) -> Marker:
+        try:
+            document = json.loads(data)
+        except (ValueError, RecursionError):
+            document = None
+        fields = document if isinstance(document, dict) else {}
+        run, staged, sources = fields.get("run"), fields.get("staged"), fields.get("sources")
+        return cls(
+            run if isinstance(run, str) else None,
+            staged if isinstance(staged, str) else None,
+            sources if isinstance(sources, list) else None,
+        )
 
 
 #: how long a task caches a manifest
 _MAX_AGE_S = 10.0
-_METADATA_SNAPSHOT = re.compile(r"\d{20}-\d{10}\.checkpoint")
-_SIGNIFICANT = frozenset(
-    (
-        CLEAN_SHUTDOWN,
-        CLEANER_OFFSETS,
-        HIGH_WATERMARKS,
-        LEADER_EPOCHS,
-        LOG_STARTS,
-        META_PROPERTIES,
-        PARTITION_METADATA,
-        RECOVERY_POINTS,
-    )
-)
 _AGAIN = "copy the output again, or repeat the run that wrote it with an empty output directory"
 _UNFINISHED = "this output is unfinished: the run that writes it was stopped, or is still running"
 #: the optional user of a gs: URI
@@ -416,7 +385,7 @@ def _read(root: str, stats: list[FileStat | None]) -> Manifest | None:
     manifest = None if done is None else Manifest.parse(read_whole(path), path)
     if begun is None:
         return manifest
-    if manifest is None or run_of(read_whole(join(root, MARKER))) != manifest.run:
+    if manifest is None or Marker.parse(read_whole(join(root, MARKER))).run != manifest.run:
         hint = "repeat the run that writes it"
         if manifest is not None and manifest.run is None:
             hint += f", or remove {MARKER} if no run is writing it"
@@ -445,12 +414,6 @@ def _sizes(size: int, entry: Entry) -> tuple[str, str]:
 
 def _fault(path: str, content: str, expected: str) -> CorruptLogError:
     return CorruptLogError(f"{content}, {MANIFEST} lists it with {expected}", path=path, hint=_AGAIN)
-
-
-def is_significant(name: str) -> bool:
-    """Whether a broker or a run interprets files of this name."""
-    file = parse_segment_file(name)
-    return name in _SIGNIFICANT or (file is not None and not file.suffix) or _METADATA_SNAPSHOT.fullmatch(name) is not None
 
 
 def is_late(name: str) -> bool:

@@ -11,12 +11,11 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from functools import partial
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from compaction.errors import StorageError, UsageError
-from compaction.files.filesystem import File, FileStat, split
+from compaction.files.filesystem import File, FileStat, Output, split
 from compaction.files.uri import options_of, place_of
 
 _WAITS_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
@@ -58,11 +57,8 @@ _HINTS = (
 Store = Any
 
 
-class _Client(NamedTuple):
-    store: Store
-    root: str
-
-
+#: a client of a store, and the name of ``SCHEME://AUTHORITY`` in it
+_Client = tuple[Store, str]
 #: by process, ``SCHEME://AUTHORITY`` and options
 _clients: dict[tuple[int, str, str], _Client] = {}
 #: the stores that have answered
@@ -78,23 +74,20 @@ def require_store(path: str) -> None:
     place = place_of(path)
     if not place.startswith(("s3://", "gs://")) or split(place)[0] in _reached:
         return
+    from pyarrow import fs
+
     root, _ = split(place)
     missing = StorageError("no such bucket", path=root, hint="check the name of the bucket, and the endpoint or region")
     try:
         with remote_errors(root, "reach the store"):
-            if _is_absent(_connect(root, options_of(root), _BRIEF)):
+            store, name = _connect(root, options_of(root), _BRIEF)
+            if store.get_file_info(name).type == fs.FileType.NotFound:
                 raise missing
     except StorageError as error:
         # without the right to look at buckets their objects may be readable
         if error is missing or re.search(_UNREACHABLE, str(error.__cause__), re.IGNORECASE):
             raise
     _reached.add(root)
-
-
-def _is_absent(client: _Client) -> bool:
-    from pyarrow import fs
-
-    return bool(client.store.get_file_info(client.root).type == fs.FileType.NotFound)
 
 
 def located(path: str) -> tuple[Store, str]:
@@ -105,11 +98,11 @@ def located(path: str) -> tuple[Store, str]:
     root, key = split(path)
     options = options_of(root)
     identity = (os.getpid(), root, repr(sorted(options.items())))
-    client = _clients.get(identity)
-    if client is None:
+    if identity not in _clients:
         with remote_errors(root, "open the store"):
-            client = _clients[identity] = _connect(root, options, _PATIENT)
-    return client.store, "/".join(part for part in (client.root, key) if part) or client.root
+            _clients[identity] = _connect(root, options, _PATIENT)
+    store, name = _clients[identity]
+    return store, "/".join(part for part in (name, key) if part) or name
 
 
 def _connect(root: str, options: dict[str, str], patience: _Patience) -> _Client:
@@ -117,11 +110,11 @@ def _connect(root: str, options: dict[str, str], patience: _Patience) -> _Client
 
     scheme, _, authority = root.partition("://")
     if scheme == "s3":
-        return _Client(_s3(authority, options, patience), authority)
+        return _s3(authority, options, patience), authority
     known = {"retry_limit_seconds": str(patience.gs_s), **options} if scheme == "gs" else options
     query = "&".join(f"{name}={value}" for name, value in known.items())
     store, path = fs.FileSystem.from_uri(f"{root}/{'?' if query else ''}{query}")
-    return _Client(store, path.rstrip("/"))
+    return store, path.rstrip("/")
 
 
 def _s3(bucket: str, options: dict[str, str], patience: _Patience) -> Store:
@@ -198,8 +191,10 @@ def repeated(read: Callable[[], bytes]) -> bytes:
     return read()
 
 
-#: the store whose pyarrow listings contain only directories that exist as objects
-_ONLY_MARKED = "gcs"
+#: the client of gs: lists only directories that exist as objects, and sends each write synchronously
+_GOOGLE = "gcs"
+#: the buffer of its writes
+_UPLOAD_BYTES = 8 << 20
 
 
 def _stat_of(info: Any) -> FileStat:
@@ -222,7 +217,7 @@ def list_directory(path: str, *, recursive: bool = False) -> dict[str, FileStat]
     from pyarrow import fs
 
     store, key = located(path)
-    folded = store.type_name == _ONLY_MARKED and not recursive
+    folded = store.type_name == _GOOGLE and not recursive
     with remote_errors(path, "list the directory"):
         infos = store.get_file_info(fs.FileSelector(key, recursive=recursive or folded))
     start = len(key.rstrip("/")) + 1
@@ -292,12 +287,6 @@ def stat_objects_if_allowed(paths: Sequence[str]) -> list[FileStat | None]:
     return [None] if len(paths) == 1 else [stat for path in paths for stat in stat_objects_if_allowed([path])]
 
 
-_COPY_BYTES = 16 << 20
-#: buffer for the store whose client sends each write synchronously
-_UPLOAD_BYTES = 8 << 20
-_SENDS_EACH_WRITE = "gcs"
-
-
 #: path, size, ETag -> an error if the object is another one
 Check = Callable[[str, int, str | None], object]
 
@@ -319,45 +308,23 @@ class ObjectFile(File):
             self._file = self._store.open_input_file(self._key)
 
     def size(self) -> int:
-        """The size of the object, in bytes.
-
-        :raises StorageError: the store refused
-        :raises CorruptLogError: the object differs from its manifest entry
-        """
+        """:raises CorruptLogError: the object differs from its manifest entry"""
         with remote_errors(self._path, "read"):
-            self._require_open()
-            return int(self._file.size())
+            return int(self._opened().size())
 
     def etag(self) -> str | None:
         """The object's ETag, if the store has one."""
         with remote_errors(self._path, "look at"):
-            self._require_open()
-            return _etag(self._file)
-
-    def read(self, start: int = 0, length: int | None = None) -> bytes:
-        """Up to ``length`` bytes from ``start``.
-
-        :raises StorageError: the store refused
-        :raises CorruptLogError: the object differs from its manifest entry
-        """
-        end = self.size() if length is None else min(self.size(), start + length)
-        return self._read_at(end - start, start) if end > start else b""
+            return _etag(self._opened())
 
     def pread(self, view: memoryview, position: int) -> int:
-        data = self._read_at(len(view), position)
+        """:raises CorruptLogError: the object differs from its manifest entry"""
+        with remote_errors(self._path, f"read bytes {position} to {position + len(view) - 1}"):
+            data = repeated(lambda: self._opened().read_at(len(view), position))
         view[: len(data)] = data
         return len(data)
 
-    def _read_at(self, length: int, start: int) -> bytes:
-        with remote_errors(self._path, f"read bytes {start} to {start + length - 1}"):
-            return repeated(partial(self._read, length, start))
-
-    def _read(self, length: int, start: int) -> bytes:
-        self._require_open()
-        data: bytes = self._file.read_at(length, start)
-        return data
-
-    def _require_open(self) -> None:
+    def _opened(self) -> Any:
         if self._file.closed:
             self._store.open_input_stream(self._key, compression=None).close()
             if self._file.closed:
@@ -367,12 +334,10 @@ class ObjectFile(File):
         if check is not None:
             check(self._path, int(self._file.size()), _etag(self._file))
             self._check = None
-
-    def close(self) -> None:
-        self._file.close()
+        return self._file
 
 
-class ObjectOutput:
+class ObjectOutput(Output):
     """An object being written, see ``filesystem.Output``: it appears when it is closed. Large objects are uploaded in parts.
 
     :raises StorageError: the store refused, or the stored size differs from the bytes written
@@ -384,7 +349,7 @@ class ObjectOutput:
         store, key = located(path)
         with remote_errors(path, "write"):
             # otherwise a name such as data.gz would enable compression
-            buffer_bytes = _UPLOAD_BYTES if store.type_name == _SENDS_EACH_WRITE else None
+            buffer_bytes = _UPLOAD_BYTES if store.type_name == _GOOGLE else None
             self._stream = store.open_output_stream(key, compression=None, buffer_size=buffer_bytes)
 
     def write(self, chunks: Sequence[memoryview | bytes]) -> None:
@@ -393,22 +358,10 @@ class ObjectOutput:
                 self._size_bytes += memoryview(chunk).nbytes
                 self._stream.write(chunk)
 
-    def copy_from(self, path: str) -> None:
-        with closing(ObjectFile(path)) as source:
-            for start in range(0, source.size(), _COPY_BYTES):
-                self.write([source.read(start, _COPY_BYTES)])
-
-    def start_writeback(self) -> None:
-        """No operation: ``close`` uploads the rest."""
-
-    def close(self, *, sync: bool, mtime_ms: int | None = None) -> None:
-        """Close: the object exists on return."""
+    def close(self, *, sync: bool, mtime_ns: int | None = None) -> None:
         with remote_errors(self.path, "write"):
             self._stream.close()
         require_stored(self.path, stat_objects([self.path])[0], self._size_bytes)
-
-    def abandon(self) -> None:
-        """No operation: the object is closed already."""
 
     def remove(self) -> None:
         """Close and remove the object: clients cannot abort an upload."""

@@ -11,7 +11,7 @@ import fcntl
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 _AT_FDCWD = -100
 _SYNC_FILE_RANGE_WRITE = 2
@@ -40,17 +40,13 @@ def exchange_names(first: Name, second: Name) -> bool:
     function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if function is None:
         return False
-    arguments = [part for directory, name in (first, second) for part in (_descriptor(directory), os.fsencode(name))]
-    if function(*arguments, ctypes.c_uint(_RENAME_EXCHANGE)) == 0:
+    here, there = (ctypes.c_int(_AT_FDCWD if directory is None else directory) for directory, _ in (first, second))
+    if function(here, os.fsencode(first[1]), there, os.fsencode(second[1]), ctypes.c_uint(_RENAME_EXCHANGE)) == 0:
         return True
     number = ctypes.get_errno()
     if number in _UNSUPPORTED:
         return False
     raise OSError(number, os.strerror(number))
-
-
-def _descriptor(directory: int | None) -> ctypes.c_int:
-    return ctypes.c_int(_AT_FDCWD if directory is None else directory)
 
 
 def share_blocks(source: int, target: int) -> bool:
@@ -63,39 +59,28 @@ def share_blocks(source: int, target: int) -> bool:
     return True
 
 
-class WholeSync:
-    """Flushes the file systems of some directories as a whole; a context manager.
+@contextmanager
+def whole_sync(directories: Iterable[str]) -> Iterator[Callable[[], bool]]:
+    """Gives a function that makes all changes in the file systems of some directories durable. It returns ``False`` if that is
+    not possible, or failed: flush each file to get its error.
 
     ``syncfs`` reports errors that occurred since its descriptor was opened: enter this before anything is written there.
     """
-
-    def __init__(self, directories: Iterable[str]) -> None:
-        self._directories = set(directories)
-        #: one for each device; empty if one of them cannot be flushed as a whole
-        self._descriptors: dict[int, int] = {}
-        self._opened = ExitStack()
-
-    def __enter__(self) -> WholeSync:
+    #: one for each device; empty if one of them cannot be flushed as a whole
+    descriptors: dict[int, int] = {}
+    with ExitStack() as opened:
         try:
-            for directory in self._directories if _reports_errors() else ():
+            for directory in set(directories) if _reports_errors() else ():
                 device = os.stat(directory).st_dev  # noqa: PTH116
-                if device not in self._descriptors:
-                    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                    self._opened.callback(os.close, descriptor)
-                    self._descriptors[device] = descriptor
+                if device not in descriptors:
+                    descriptors[device] = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                    opened.callback(os.close, descriptors[device])
         except OSError:
-            self._descriptors.clear()
-        if any(_type_of(descriptor) not in _SYNCED_TYPES for descriptor in self._descriptors.values()):
-            self._descriptors.clear()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._opened.close()
-
-    def sync(self) -> bool:
-        """Make all changes durable. ``False`` if that is not possible, or failed: flush each file to get its error."""
+            descriptors.clear()
+        if any(_type_of(descriptor) not in _SYNCED_TYPES for descriptor in descriptors.values()):
+            descriptors.clear()
         libc = ctypes.CDLL(None, use_errno=True)
-        return bool(self._descriptors) and all(libc.syncfs(descriptor) == 0 for descriptor in self._descriptors.values())
+        yield lambda: bool(descriptors) and all(libc.syncfs(descriptor) == 0 for descriptor in descriptors.values())
 
 
 def _reports_errors() -> bool:
@@ -157,14 +142,9 @@ def data_ranges(descriptor: int, start: int, end: int) -> Iterator[tuple[int, in
         start = stop
 
 
-def _sync_file_range_call() -> Callable[[int, int, int, int], int] | None:
-    call = getattr(ctypes.CDLL(None), "sync_file_range", None)
-    if call is not None:
-        call.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
-    return call
-
-
-_sync_file_range = _sync_file_range_call()
+_sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
+if _sync_file_range is not None:
+    _sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 
 
 def start_writeback(descriptor: int) -> None:

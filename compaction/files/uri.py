@@ -10,16 +10,17 @@ its logs and their files are below it, as in a log directory.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import lru_cache, partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from compaction.errors import StorageError, UsageError
 from compaction.files import calls
 from compaction.files.calls import new_spool_path, remove_spool
-from compaction.files.filesystem import EXPORTS, SCHEMES, storage_of
+from compaction.files.filesystem import DISK, EXPORTS, SCHEMES, storage_of
 from compaction.names import parse_partition_dir
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _parse_layout(layout: str, given: str, option: str) -> str:
     if layouts()[layout].spools:
         own[SPOOL] = options_of(root).get(SPOOL) or new_spool_path(own.get(SPOOL))
         calls.at_end(partial(_remove_spool, root, own[SPOOL]))
-    _store_options(root, own)
+    calls.store_options(root, own)
     return path
 
 
@@ -129,7 +130,7 @@ def add_tail(path: str, tail: str) -> None:
     """
     if is_layout(path):
         root = layout_path(path).root
-        _store_options(root, {**options_of(root), TAIL: resolved(tail)})
+        calls.store_options(root, {**options_of(root), TAIL: resolved(tail)})
 
 
 def parse_uri(given: str, option: str) -> str:
@@ -161,17 +162,8 @@ def parse_uri(given: str, option: str) -> str:
         raise UsageError(f"{option}: the URI names no bucket", hint=f"{scheme.name}://BUCKET/PREFIX")
     if any(part in (".", "..") for part in key.split("/")):
         raise UsageError(f"{option}: a URI must not contain . or ..", hint="give the resulting URI")
-    _store_options(f"{scheme.name}://{authority}", options)
+    calls.store_options(f"{scheme.name}://{authority}", options)
     return f"{scheme.name}://{authority}{key}"
-
-
-def _store_options(root: str, options: Mapping[str, str]) -> None:
-    known = calls.own_options(root)
-    if options and (known or options) != options:
-        raise UsageError("two URIs of the same store have different options", path=root, hint="give both the same options")
-    if not calls.store_options(root, options or known):
-        hint = "give both calls the same options, or make one after the other"
-        raise UsageError("another call of this process has different options for the same store", path=root, hint=hint)
 
 
 def options_of(root: str) -> dict[str, str]:
@@ -181,7 +173,7 @@ def options_of(root: str) -> dict[str, str]:
 
 def resolved(path: str) -> str:
     """An absolute path, links resolved; a URI without a trailing slash."""
-    return storage_of(path).resolved(path)
+    return str(Path(path).resolve()) if storage_of(path) is DISK else path.rstrip("/")
 
 
 def is_inside(path: str, other: str) -> bool:

@@ -57,23 +57,16 @@ class BackupSegment:
 
     @property
     def covered_start(self) -> int:
-        """The first offset that it accounts for."""
         return self.start_offset if self.covered is None else self.covered[0]
 
     @property
     def covered_end(self) -> int:
-        """One past the last offset that it accounts for."""
         return self.end_offset + 1 if self.covered is None else self.covered[1]
 
     def as_json(self, backup_id: str, uploaded_at: int) -> dict[str, Any]:
-        fields = {name: value for name, value in vars(self).items() if name != "covered"}
-        return {
-            **fields,
-            "key": f"{backup_id}/{self.key}",
-            "uploaded_at": uploaded_at,
-            "covered_start_offset": self.covered_start,
-            "covered_end_offset": self.covered_end - 1,
-        }
+        fields = {**vars(self), "key": f"{backup_id}/{self.key}", "uploaded_at": uploaded_at}
+        del fields["covered"]
+        return {**fields, "covered_start_offset": self.covered_start, "covered_end_offset": self.covered_end - 1}
 
 
 @dataclass(frozen=True)
@@ -119,7 +112,10 @@ def parse_manifest(data: bytes) -> BackupManifest:
     for topic in _field(document, "topics", list, "manifest"):
         name = _field(topic, "name", str, "topic")
         for entry in _field(topic, "partitions", list, f"topic {shown(name)}"):
-            log = _log(name, _field(entry, "partition_id", int, f"topic {shown(name)}"))
+            log = TopicPartition(name, _field(entry, "partition_id", int, f"topic {shown(name)}"))
+            if not 0 <= log.partition <= _MAX_PARTITION or parse_partition_dir(str(log)) != log:
+                problem = f"manifest has partition {log.partition} of topic {shown(name)}, which no broker can have"
+                raise FormatError(problem)
             if log in partitions:
                 raise FormatError(f"manifest has {log} twice")
             partitions[log] = _partition(entry, log, backup_id)
@@ -128,13 +124,6 @@ def parse_manifest(data: bytes) -> BackupManifest:
                     raise FormatError(f"segment {shown(segment.key)} is listed by {owners[segment.key]} and {log}")
                 owners[segment.key] = log
     return BackupManifest(backup_id, level if isinstance(level, str) else None, partitions, document)
-
-
-def _log(topic: str, partition: int) -> TopicPartition:
-    log = TopicPartition(topic, partition)
-    if not 0 <= partition <= _MAX_PARTITION or parse_partition_dir(str(log)) != log:
-        raise FormatError(f"manifest has partition {partition} of topic {shown(topic)}, which no broker can have")
-    return log
 
 
 def _partition(entry: Mapping[str, Any], log: TopicPartition, backup_id: str) -> BackupPartition:
@@ -290,7 +279,14 @@ class SegmentStream:
         self._remaining = size - FOOTER_BYTES
         self._buffer = memoryview(b"")
         self._crc, self._sha256 = 0, sha256()
-        self.header = _parse_header(self.read(HEADER_BYTES))
+        magic, version, compression, count, start, end = _HEADER.unpack(self.read(HEADER_BYTES))
+        if magic != MAGIC:
+            raise FormatError(f"segment begins with {magic!r}, {MAGIC!r} expected", 0)
+        if version != VERSION:
+            raise FormatError(f"unknown segment version {version}, {VERSION} expected", 4)
+        if compression not in set(Compression):
+            raise FormatError(f"unknown segment compression {compression}", 5)
+        self.header = SegmentHeader(Compression(compression), count, start, end)
 
     def read(self, size: int = -1) -> bytes:
         """The next ``size`` bytes, at most those before the footer; all of them if ``size`` is negative."""
@@ -357,19 +353,6 @@ class SegmentStream:
         if stored != self._crc:
             raise FormatError(f"segment fails its CRC (stored {stored:#x}, computed {self._crc:#x})")
         return self._sha256.hexdigest()
-
-
-def _parse_header(data: bytes) -> SegmentHeader:
-    if len(data) < HEADER_BYTES:
-        raise FormatError("segment header is incomplete", 0)
-    magic, version, compression, count, start, end = _HEADER.unpack(data)
-    if magic != MAGIC:
-        raise FormatError(f"segment begins with {magic!r}, {MAGIC!r} expected", 0)
-    if version != VERSION:
-        raise FormatError(f"unknown segment version {version}, {VERSION} expected", 4)
-    if compression not in set(Compression):
-        raise FormatError(f"unknown segment compression {compression}", 5)
-    return SegmentHeader(Compression(compression), count, start, end)
 
 
 def _decompress_lz4(data: bytes) -> memoryview:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn
 
 from compaction.errors import CorruptLogError
 from compaction.formats.java_text import java_lines
@@ -24,14 +24,10 @@ _BLANKS = re.compile(r"[ \t\x0b\f]+")
 _INT = re.compile(r"(?P<sign>[+-]?)0*(?P<digits>[0-9]{1,19})")
 #: 16 bytes in URL-safe base64, padded or not
 _TOPIC_ID = re.compile(r"(?P<digits>[A-Za-z0-9_-]{22})(?:==)?")
-_INT_BITS = 32
-_LONG_BITS = 64
 #: entries of one file: more than the partitions of a whole cluster; they take less than 1 GiB of memory
 MAX_ENTRIES = 1 << 20
 #: an entry is split into at most this many fields; entries of more than three are malformed
 _MAX_FIELDS = 4
-
-Entry = TypeVar("Entry")
 
 
 class EpochEntry(NamedTuple):
@@ -41,13 +37,6 @@ class EpochEntry(NamedTuple):
     start_offset: int
 
 
-class PartitionMetadata(NamedTuple):
-    """``partition.metadata``: the topic id is Kafka's 22 characters of URL-safe base64."""
-
-    version: int
-    topic_id: str
-
-
 def topic_id_text(raw: bytes) -> str:
     """Kafka's text form of a 16-byte id (``Uuid.toString``)."""
     return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
@@ -55,13 +44,7 @@ def topic_id_text(raw: bytes) -> str:
 
 def parse_offset_checkpoint(text: str, source: object) -> dict[TopicPartition, int]:
     """``topic partition offset`` lines; the last line of a partition wins, as in Kafka's map."""
-
-    def entry(parts: list[str]) -> tuple[TopicPartition, int] | None:
-        if len(parts) != 3:
-            return None
-        return TopicPartition(parts[0], _integer(parts[1], _INT_BITS)), _integer(parts[2], _LONG_BITS)
-
-    return dict(_parse(text, source, entry))
+    return {TopicPartition(topic, partition): offset for topic, partition, offset in _parse(text, source, (0, 32, 64))}
 
 
 def format_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> str:
@@ -71,11 +54,7 @@ def format_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> str:
 
 def parse_leader_epochs(text: str, source: object) -> list[EpochEntry]:
     """``epoch startOffset`` lines, in file order."""
-
-    def entry(parts: list[str]) -> EpochEntry | None:
-        return EpochEntry(_integer(parts[0], _INT_BITS), _integer(parts[1], _LONG_BITS)) if len(parts) == 2 else None
-
-    return _parse(text, source, entry)
+    return [EpochEntry(*fields) for fields in _parse(text, source, (32, 64))]
 
 
 def format_leader_epochs(entries: Iterable[EpochEntry]) -> str:
@@ -83,8 +62,9 @@ def format_leader_epochs(entries: Iterable[EpochEntry]) -> str:
     return _format(f"{epoch} {start_offset}" for epoch, start_offset in entries)
 
 
-def parse_partition_metadata(text: str, source: object) -> PartitionMetadata:
-    """``version: N`` and ``topic_id: …``; further lines are ignored; the zero id is an error."""
+def parse_partition_metadata(text: str, source: object) -> str:
+    """The topic id, Kafka's 22 characters of URL-safe base64, of ``version: N`` and ``topic_id: …``; further lines are ignored;
+    the zero id is an error."""
     lines = list(islice(java_lines(text), 2))
     values = []
     for number, label in ((1, "version"), (2, "topic_id")):
@@ -93,15 +73,20 @@ def parse_partition_metadata(text: str, source: object) -> PartitionMetadata:
             _fail(source, number, f"'{label}: …' expected")
         values.append(parts[1])
     try:
-        version = _integer(values[0], _INT_BITS)
+        version = _integer(values[0], 32)
     except ValueError as error:
         _fail(source, 1, str(error))
     if version < _VERSION:
         _fail(source, 1, f"unknown version {version}")
-    return PartitionMetadata(version, _topic_id(values[1], source))
+    match = _TOPIC_ID.fullmatch(values[1])
+    raw = base64.urlsafe_b64decode(match["digits"] + "==") if match else b""
+    if not any(raw):
+        _fail(source, 2, f"{shown(values[1])} is not a topic id")
+    return topic_id_text(raw)
 
 
-def _parse(text: str, source: object, entry: Callable[[list[str]], Entry | None]) -> list[Entry]:
+def _parse(text: str, source: object, bits: Sequence[int]) -> list[list[Any]]:
+    """The entries; ``bits`` has the size of each field, 0 for a text."""
     lines = java_lines(text)
     version = _header(next(lines, None), 1, "version", source)
     if version is None:
@@ -113,7 +98,7 @@ def _parse(text: str, source: object, entry: Callable[[list[str]], Entry | None]
         return []
     if count > MAX_ENTRIES:
         _fail(source, 2, f"{count} entries declared, more than {MAX_ENTRIES} are not supported")
-    entries = [_entry(line, number, source, entry) for number, line in enumerate(islice(lines, max(count, 0)), start=3)]
+    entries = [_entry(line, number, source, bits) for number, line in enumerate(islice(lines, max(count, 0)), start=3)]
     actual = len(entries) + sum(1 for _ in lines)
     if actual != count:
         _fail(source, 2, f"{count} entries declared, {actual} found")
@@ -122,20 +107,20 @@ def _parse(text: str, source: object, entry: Callable[[list[str]], Entry | None]
 
 def _header(line: str | None, number: int, label: str, source: object) -> int | None:
     try:
-        return None if line is None else _integer(line, _INT_BITS)
+        return None if line is None else _integer(line, 32)
     except ValueError as error:
         _fail(source, number, f"{label}: {error}")
 
 
-def _entry(line: str, number: int, source: object, entry: Callable[[list[str]], Entry | None]) -> Entry:
+def _entry(line: str, number: int, source: object, bits: Sequence[int]) -> list[Any]:
+    # Java's split drops empty strings at the end but not at the start
+    fields = _BLANKS.split(line.rstrip(" \t\x0b\f"), _MAX_FIELDS)
+    if len(fields) != len(bits):
+        _fail(source, number, f"malformed entry {shown(line)}")
     try:
-        # Java's split drops empty strings at the end but not at the start
-        value = entry(_BLANKS.split(line.rstrip(" \t\x0b\f"), _MAX_FIELDS))
+        return [_integer(field, size) if size else field for field, size in zip(fields, bits, strict=True)]
     except ValueError as error:
         _fail(source, number, str(error))
-    if value is None:
-        _fail(source, number, f"malformed entry {shown(line)}")
-    return value
 
 
 def _format(entries: Iterable[str]) -> str:
@@ -149,14 +134,6 @@ def _integer(text: str, bits: int) -> int:
     if value is None or not -(1 << bits - 1) <= value < 1 << bits - 1:
         raise ValueError(f"{shown(text)} is not a {bits}-bit integer")
     return value
-
-
-def _topic_id(text: str, source: object) -> str:
-    match = _TOPIC_ID.fullmatch(text)
-    raw = base64.urlsafe_b64decode(match["digits"] + "==") if match else b""
-    if not any(raw):
-        _fail(source, 2, f"{shown(text)} is not a topic id")
-    return topic_id_text(raw)
 
 
 def _fail(source: object, line: int, message: str) -> NoReturn:

@@ -6,12 +6,13 @@ may be preallocated: entries are valid up to the last one that is not zero, as l
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from compaction.formats.primitives import Buffer, FieldTable, FormatError, Int16, Int32, Int64
+from compaction.names import INDEX, TIMEINDEX
 
 
 class OffsetIndexEntry(NamedTuple):
@@ -55,39 +56,78 @@ TXN_ROW = np.dtype(
 Rows = npt.NDArray[np.void]
 
 
-def valid_offset_entries(data: Buffer) -> int:
-    """Number of valid leading entries: without zeros at the end, as long as offsets and positions increase."""
-    entries = _without_zero_tail(OFFSET_ENTRY.array(data), ("relative_offset", "position"))
-    return _valid_prefix(_offset_steps(entries))
+class SegmentIndex:
+    """The offset index or the time index of a segment, of entries that increase.
 
-
-def valid_time_entries(data: Buffer) -> int:
-    """Number of valid leading entries: without zeros at the end, as long as timestamps increase and offsets do not decrease.
-
-    If the only entry is all zeros, it is valid (timestamp 0 in the first batch) and not preallocated.
+    :param name: for errors
+    :param entry: the fields of an entry
+    :param row: of what is read and written
     """
-    rows = TIME_ENTRY.array(data)
-    if len(data) == TIME_ENTRY.size and not any(data):
-        return 1
-    return _valid_prefix(_time_steps(_without_zero_tail(rows, ("timestamp", "relative_offset"))))
+
+    def __init__(self, name: str, entry: FieldTable[Any], row: np.dtype[Any]) -> None:
+        self._name, self.entry, self._row = name, entry, row
+        (self._other,) = {"position", "timestamp"} & {*entry.row._fields}
+
+    def _entries(self, data: Buffer) -> Rows:
+        """The entries before the zeros at the end."""
+        rows = self.entry.array(data)
+        used = np.flatnonzero((rows["relative_offset"] != 0) | (rows[self._other] != 0))
+        return rows[: int(used[-1]) + 1 if len(used) else 0]
+
+    def _steps(self, entries: Rows) -> npt.NDArray[np.bool_]:
+        """Per entry, whether it is valid after its predecessor: times and positions increase; so do the offsets of an offset
+        index, those of a time index do not decrease."""
+        offsets, others = (entries[name].astype(np.int64) for name in ("relative_offset", self._other))
+        valid = offsets >= 0
+        # compare instead of subtracting: timestamps use the whole int64 range
+        valid[1:] &= (others[1:] > others[:-1]) & (offsets[1:] >= offsets[:-1])
+        if self._other == "position":
+            valid &= others >= 0
+            valid[1:] &= offsets[1:] > offsets[:-1]
+        return valid
+
+    def valid(self, data: Buffer) -> int:
+        """Number of valid leading entries: without zeros at the end, as long as they increase.
+
+        If the only entry of a time index is all zeros, it is valid (timestamp 0 in the first batch) and not preallocated.
+        """
+        if self._other == "timestamp" and len(data) == self.entry.size and not any(data):
+            return 1
+        valid = self._steps(self._entries(data))
+        return len(valid) if valid.all() else int(np.argmin(valid))
+
+    def read(self, data: Buffer, base_offset: int) -> Rows:
+        """The valid entries as rows, shape (n,)."""
+        entries = self.entry.array(data)[: self.valid(data)]
+        out = np.empty(len(entries), self._row)
+        out["offset"] = entries["relative_offset"].astype(np.int64) + base_offset
+        out[self._other] = entries[self._other]
+        return out
+
+    def write(self, rows: Rows, base_offset: int) -> bytes:
+        """The file's bytes for rows; ``FormatError`` for an offset or a position outside the int32 range."""
+        out = np.empty(len(rows), self.entry.dtype)
+        out["relative_offset"] = _relative(rows["offset"], base_offset)
+        out[self._other] = _relative(rows["position"], 0) if self._other == "position" else rows["timestamp"]
+        return out.tobytes()
+
+    def check(self, data: Buffer) -> None:
+        """``FormatError`` with the entry number if the index must be rebuilt."""
+        size = self.entry.size
+        if len(data) % size:
+            message = f"{self._name} index of {len(data)} bytes is not a multiple of {size}"
+            raise FormatError(message, len(data) // size * size)
+        entries = self._entries(data)
+        for number in np.flatnonzero(~self._steps(entries))[:1]:
+            offset = entries["relative_offset"][number]
+            message = f"{self._name} index entry {number} (relative offset {offset}) does not increase"
+            raise FormatError(message, int(number) * size)
 
 
-def read_offset_index(data: Buffer, base_offset: int) -> Rows:
-    """The valid entries as ``OFFSET_ROW``, shape (n,), absolute offsets."""
-    rows = OFFSET_ENTRY.array(data)[: valid_offset_entries(data)]
-    out = np.empty(len(rows), OFFSET_ROW)
-    out["offset"] = rows["relative_offset"].astype(np.int64) + base_offset
-    out["position"] = rows["position"]
-    return out
-
-
-def read_time_index(data: Buffer, base_offset: int) -> Rows:
-    """The valid entries as ``TIME_ROW``, shape (n,), absolute offsets."""
-    rows = TIME_ENTRY.array(data)[: valid_time_entries(data)]
-    out = np.empty(len(rows), TIME_ROW)
-    out["timestamp"] = rows["timestamp"]
-    out["offset"] = rows["relative_offset"].astype(np.int64) + base_offset
-    return out
+OFFSET_INDEX = SegmentIndex("offset", OFFSET_ENTRY, OFFSET_ROW)
+TIME_INDEX = SegmentIndex("time", TIME_ENTRY, TIME_ROW)
+#: by the suffix of the file
+SEGMENT_INDEXES = {INDEX: OFFSET_INDEX, TIMEINDEX: TIME_INDEX}
 
 
 def read_txn_index(data: Buffer) -> Rows:
@@ -111,42 +151,12 @@ def txn_entries_between(data: Buffer, start_offset: int, end_offset: int) -> byt
     return rows[(rows["last_offset"] >= start_offset) & (rows["last_offset"] < end_offset)].tobytes()
 
 
-def write_offset_index(rows: Rows, base_offset: int) -> bytes:
-    """The file's bytes for ``OFFSET_ROW`` rows; ``FormatError`` for an offset outside the segment's int32 range."""
-    out = np.empty(len(rows), OFFSET_ENTRY.dtype)
-    out["relative_offset"] = _relative(rows["offset"], base_offset)
-    out["position"] = _relative(rows["position"], 0)
-    return out.tobytes()
-
-
-def write_time_index(rows: Rows, base_offset: int) -> bytes:
-    """The file's bytes for ``TIME_ROW`` rows; ``FormatError`` for an offset outside the segment's int32 range."""
-    out = np.empty(len(rows), TIME_ENTRY.dtype)
-    out["timestamp"] = rows["timestamp"]
-    out["relative_offset"] = _relative(rows["offset"], base_offset)
-    return out.tobytes()
-
-
 def write_txn_index(rows: Rows) -> bytes:
     """The file's bytes for ``TXN_ROW`` rows."""
     out = np.zeros(len(rows), TXN_ENTRY.dtype)
     for name in TXN_ROW.names or ():
         out[name] = rows[name]
     return out.tobytes()
-
-
-def check_offset_index(data: Buffer) -> None:
-    """``FormatError`` with the entry number if the index must be rebuilt."""
-    _check_size(data, OFFSET_ENTRY.size, "offset")
-    entries = _without_zero_tail(OFFSET_ENTRY.array(data), ("relative_offset", "position"))
-    _check_entries(entries["relative_offset"], _offset_steps(entries), OFFSET_ENTRY.size, "offset")
-
-
-def check_time_index(data: Buffer) -> None:
-    """``FormatError`` with the entry number if the index must be rebuilt."""
-    _check_size(data, TIME_ENTRY.size, "time")
-    entries = _without_zero_tail(TIME_ENTRY.array(data), ("timestamp", "relative_offset"))
-    _check_entries(entries["relative_offset"], _time_steps(entries), TIME_ENTRY.size, "time")
 
 
 def check_txn_index(data: Buffer, base_offset: int) -> None:
@@ -157,44 +167,6 @@ def check_txn_index(data: Buffer, base_offset: int) -> None:
         raise FormatError(
             f"transaction index entry {number} ends at offset {last}, before the segment's base {base_offset}",
             int(number) * TXN_ENTRY.size,
-        )
-
-
-def _without_zero_tail(rows: Rows, names: tuple[str, str]) -> Rows:
-    used = np.flatnonzero((rows[names[0]] != 0) | (rows[names[1]] != 0))
-    return rows[: int(used[-1]) + 1 if len(used) else 0]
-
-
-def _offset_steps(entries: Rows) -> npt.NDArray[np.bool_]:
-    """Per entry, whether it is valid after its predecessor."""
-    offsets, positions = entries["relative_offset"].astype(np.int64), entries["position"].astype(np.int64)
-    valid = (offsets >= 0) & (positions >= 0)
-    valid[1:] &= (np.diff(offsets) > 0) & (np.diff(positions) > 0)
-    return valid
-
-
-def _time_steps(entries: Rows) -> npt.NDArray[np.bool_]:
-    times, offsets = entries["timestamp"].astype(np.int64), entries["relative_offset"].astype(np.int64)
-    valid = offsets >= 0
-    # compare instead of subtracting: timestamps use the whole int64 range
-    valid[1:] &= (times[1:] > times[:-1]) & (offsets[1:] >= offsets[:-1])
-    return valid
-
-
-def _valid_prefix(valid: npt.NDArray[np.bool_]) -> int:
-    return len(valid) if valid.all() else int(np.argmin(valid))
-
-
-def _check_size(data: Buffer, entry_bytes: int, kind: str) -> None:
-    if len(data) % entry_bytes:
-        whole_bytes = len(data) // entry_bytes * entry_bytes
-        raise FormatError(f"{kind} index of {len(data)} bytes is not a multiple of {entry_bytes}", whole_bytes)
-
-
-def _check_entries(offsets: npt.NDArray[np.int32], valid: npt.NDArray[np.bool_], entry_bytes: int, kind: str) -> None:
-    for number in np.flatnonzero(~valid)[:1]:
-        raise FormatError(
-            f"{kind} index entry {number} (relative offset {offsets[number]}) does not increase", int(number) * entry_bytes
         )
 
 

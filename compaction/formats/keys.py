@@ -30,6 +30,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -153,8 +154,8 @@ class KeyCriteria:
         but each guess takes 64 MiB and about a fifth of a second.
         """
         # the hash includes the kind: a key may read like a pattern
-        hashes = [salted_hash(salt, b"key\0" + key) for key in self.keys.to_pylist()]
-        hashes += [salted_hash(salt, f"{pattern.kind}\0{pattern.text}".encode()) for pattern in self.patterns]
+        hashes = [salted_digest(salt, b"key\0" + key).hex() for key in self.keys.to_pylist()]
+        hashes += [salted_digest(salt, f"{pattern.kind}\0{pattern.text}".encode()).hex() for pattern in self.patterns]
         return hashlib.scrypt("".join(sorted(hashes)).encode(), salt=salt, n=SCRYPT_N, r=8, p=1, maxmem=80 << 20, dklen=32)
 
 
@@ -163,13 +164,8 @@ def fingerprint(secret: bytes) -> str:
     return hashlib.sha256(secret).hexdigest()
 
 
-def salted_hash(salt: bytes, key: bytes) -> str:
-    """SHA-256 of the salt and the key, in hexadecimal."""
-    return salted_digest(salt, key).hex()
-
-
 def salted_digest(salt: bytes, key: bytes) -> bytes:
-    """The 32 bytes of ``salted_hash``."""
+    """SHA-256 of the salt and the key."""
     return hashlib.sha256(salt + key).digest()
 
 
@@ -231,10 +227,7 @@ class KeyPlaces(NamedTuple):
 
 
 def decode(lines: Iterable[tuple[int, bytes]], kind: str) -> pa.Array:
-    """The keys of numbered lines, or cells of a column.
-
-    :raises FormatError: a line is malformed, with its number
-    """
+    """The keys of numbered lines, or cells of a column; ``FormatError`` if a line is malformed, with its number."""
     decode_one = _DECODERS[kind]
     keys = []
     for number, line in lines:
@@ -272,21 +265,17 @@ def _from_json(line: bytes) -> bytes:
     if isinstance(value, dict) and len(value) == 1:
         ((name, text),) = value.items()
         if name == BASE64 and isinstance(text, str):
-            return _from_base64(text.encode())
+            return base64.b64decode(text, validate=True)
         value = text if name == TEXT else None
     if not isinstance(value, str):
         raise ValueError("not a string")  # noqa: TRY004 - one error for all malformed lines
     return value.encode()
 
 
-def _from_base64(line: bytes) -> bytes:
-    return base64.b64decode(line, validate=True)
-
-
 _DECODERS: dict[str, Callable[[bytes], bytes]] = {
     TEXT: bytes,
     HEX: binascii.unhexlify,
-    BASE64: _from_base64,
+    BASE64: partial(base64.b64decode, validate=True),
     JSON: _from_json,
 }
 

@@ -251,20 +251,16 @@ def _refuse(bad: npt.NDArray[np.bool_], starts: Longs, message: str) -> None:
         raise FormatError(message, int(starts[np.argmax(bad)]))
 
 
-_ENTRY = struct.Struct(">qiI")
-_BODY = struct.Struct(">bb"), struct.Struct(">bbq")
-#: a null key, and the length of the value
-_FIELDS = struct.Struct(">ii")
-
-
 def wrap(magic: int, codec: Codec, last_offset: int, timestamp: int, messages: Buffer, *, append_time: bool) -> bytes:
     """The wrapper of ``messages``, which have their offsets and sizes; with magic 0 the timestamp is not written."""
-    attributes = codec | (LOG_APPEND_TIME if append_time else 0)
-    payload = compress(codec, messages, magic=magic)
-    head = _BODY[0].pack(0, attributes) if magic == 0 else _BODY[1].pack(1, attributes, timestamp)
-    head += _FIELDS.pack(-1, len(payload))
-    size = CRC_START - LOG_OVERHEAD_BYTES + len(head) + len(payload)
-    return _ENTRY.pack(last_offset, size, crc32(payload, crc32(head))) + head + payload
+    attributes, payload = codec | (LOG_APPEND_TIME if append_time else 0), compress(codec, messages, magic=magic)
+    # a null key, and the length of the value
+    fields = _INT.pack(-1) + _INT.pack(len(payload))
+    size = _HEADERS[magic].size + len(fields) + len(payload) - LOG_OVERHEAD_BYTES
+    head = EntryHeader(last_offset, size, 0, magic, attributes)
+    data = bytearray(HEADER_V1.pack(EntryHeaderV1(*head, timestamp)) if magic else HEADER_V0.pack(head)) + fields + payload
+    HEADER_V0.put(data, "crc", crc32(memoryview(data)[CRC_START:]))
+    return bytes(data)
 
 
 def iter_batches(buf: Buffer, pos: int = 0, *, torn_tail: bool = False) -> Iterator[RecordBatch | MessageEntry]:

@@ -12,7 +12,6 @@ Variable-length integers are zig-zag in records, unsigned in metadata records. T
 from __future__ import annotations
 
 import struct
-import zlib
 from typing import Annotated, Generic, TypeVar, get_type_hints
 
 import google_crc32c
@@ -123,11 +122,6 @@ def crc32c(data: Buffer) -> int:
     return int(google_crc32c.value(np.frombuffer(data, dtype=np.uint8) if len(data) else b""))
 
 
-def crc32(data: Buffer) -> int:
-    """CRC-32, unsigned: v0 and v1 messages."""
-    return zlib.crc32(data)
-
-
 def encode_unsigned(value: int, bits: int = 32) -> bytes:
     """``value`` (0 ≤ value < 2**bits), seven bits a byte, lowest first."""
     if not 0 <= value < 1 << bits:
@@ -157,33 +151,14 @@ def decode_unsigned(buf: Buffer, pos: int, bits: int = 32) -> tuple[int, int]:
         raise FormatError("buffer ends inside a varint", start) from None
 
 
-def _signed(raw: int) -> int:
-    return (raw >> 1) ^ -(raw & 1)
-
-
-def _zigzag(value: int, bits: int) -> int:
+def encode_varint(value: int, bits: int = 32) -> bytes:
+    """A signed integer, zig-zag."""
     if not -(1 << bits - 1) <= value < 1 << bits - 1:
         raise FormatError(f"{value} does not fit {bits} signed bits")
-    return (value << 1) ^ (value >> bits - 1)
+    return encode_unsigned((value << 1) ^ (value >> bits - 1), bits)
 
 
-def encode_varint(value: int) -> bytes:
-    """A signed 32-bit integer, zig-zag."""
-    return encode_unsigned(_zigzag(value, 32), 32)
-
-
-def encode_varlong(value: int) -> bytes:
-    """A signed 64-bit integer, zig-zag."""
-    return encode_unsigned(_zigzag(value, 64), 64)
-
-
-def decode_varint(buf: Buffer, pos: int) -> tuple[int, int]:
-    """A zig-zag 32-bit integer at ``pos``."""
-    raw, pos = decode_unsigned(buf, pos, 32)
-    return _signed(raw), pos
-
-
-def decode_varlong(buf: Buffer, pos: int) -> tuple[int, int]:
-    """A zig-zag 64-bit integer at ``pos``."""
-    raw, pos = decode_unsigned(buf, pos, 64)
-    return _signed(raw), pos
+def decode_varint(buf: Buffer, pos: int, bits: int = 32) -> tuple[int, int]:
+    """A zig-zag integer at ``pos``."""
+    raw, pos = decode_unsigned(buf, pos, bits)
+    return (raw >> 1) ^ -(raw & 1), pos

@@ -26,9 +26,7 @@ from compaction.formats.primitives import (
     UInt32,
     crc32c,
     decode_varint,
-    decode_varlong,
     encode_varint,
-    encode_varlong,
 )
 
 MAGIC = 2
@@ -112,12 +110,10 @@ class StoredBatch:
 
     @property
     def size(self) -> int:
-        """Size in bytes, offset and size fields included."""
         return len(self.data)
 
     @property
     def magic(self) -> int:
-        """0, 1 or 2."""
         return self.header.magic
 
     @property
@@ -173,7 +169,7 @@ def increment_sequence(sequence: int, increment: int) -> int:
 def encode_record(record: Record, base: RecordBase) -> bytes:
     """The record's bytes, length included."""
     body = bytearray(b"\x00")
-    body += encode_varlong(record.timestamp - base.timestamp)
+    body += encode_varint(record.timestamp - base.timestamp, 64)
     body += encode_varint(record.offset - base.offset)
     body += _encode_bytes(record.key)
     body += _encode_bytes(record.value)
@@ -205,7 +201,7 @@ def decode_record(buf: Buffer, pos: int, base: RecordBase) -> tuple[Record, int]
     end = pos + length
     if length < 0 or end > len(buf):
         raise FormatError(f"record of {length} bytes, {len(buf) - pos} left", start)
-    timestamp_delta, pos = decode_varlong(buf, pos + 1)
+    timestamp_delta, pos = decode_varint(buf, pos + 1, 64)
     offset_delta, pos = decode_varint(buf, pos)
     key, pos = _decode_bytes(buf, pos, end)
     value, pos = _decode_bytes(buf, pos, end)
@@ -302,7 +298,7 @@ def parse_batch(buf: Buffer, pos: int = 0) -> RecordBatch:
 
 
 class EndTxnMarker(NamedTuple):
-    """The fields of a commit or abort marker (Kafka: ``EndTransactionMarker``); the epoch is -1 in other control records."""
+    """A commit or abort marker (Kafka: ``EndTransactionMarker``); the epoch is -1 in other control records."""
 
     coordinator_epoch: int
     timestamp_ms: int

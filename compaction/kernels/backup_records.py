@@ -14,7 +14,7 @@ import numpy as np
 
 from compaction.formats.record_batch import HEADER_SIZE
 from compaction.kernels.batches import seal, write_header
-from compaction.kernels.bytes import put_varlong, varlong_size
+from compaction.kernels.bytes import put_bytes, put_record_head, put_varlong, varlong_size
 from compaction.kernels.compiling import copy_bytes, inner, kernel, load8, load32, load64
 from compaction.kernels.tables import MAX_OFFSET
 
@@ -100,28 +100,21 @@ def _tail_size(data, pos, stop):
 
 
 @inner
-def _put_sized(out, w, data, pos, length):
-    """Write a varint length and as many bytes of ``data[pos:]`` at ``out[w:]``. Returns the position after them."""
-    w = put_varlong(out, w, length)
-    return copy_bytes(out, w, data, pos, pos + length) if length > 0 else w
-
-
-@inner
 def _put_tail(out, w, data, pos):
     """Write key, value and headers of the backup record, at ``data[pos:]``, at ``out[w:]``. Returns the position after them."""
     for _ in range(2):
         length = _int32(data, pos)
-        w = _put_sized(out, w, data, pos + 4, length)
+        w = put_bytes(out, w, data, pos + 4, length)
         pos += 4 + max(length, 0)
     headers = _uint16(data, pos)
     w = put_varlong(out, w, headers)
     pos += 2
     for _ in range(headers):
         length = _uint16(data, pos)
-        w = _put_sized(out, w, data, pos + 2, length)
+        w = put_bytes(out, w, data, pos + 2, length)
         pos += 2 + length
         length = _int32(data, pos)
-        w = _put_sized(out, w, data, pos + 4, length)
+        w = put_bytes(out, w, data, pos + 4, length)
         pos += 4 + max(length, 0)
     return w
 
@@ -174,10 +167,7 @@ def batches_of_backup(data, end, batch_bytes, out, state):
             if w + varlong_size(body) + body > len(out):
                 outcome = NO_SPACE
                 break
-            w = put_varlong(out, w, body)
-            out[w] = 0
-            w = put_varlong(out, w + 1, time - base_time)
-            w = put_varlong(out, w, offset - base_offset)
+            w = put_record_head(out, w, time - base_time, offset - base_offset, tail)
             w = _put_tail(out, w, data, pos + 20)
             max_time, last_offset, floor = max(max_time, time), offset, offset + 1
             count += 1
@@ -195,11 +185,6 @@ def batches_of_backup(data, end, batch_bytes, out, state):
 
 
 @inner
-def _is_valid(valid, row):
-    return valid[row >> 3] >> np.uint8(row & 7) & np.uint8(1) != 0
-
-
-@inner
 def _put_le(out, w, value, size):
     """Write the ``size`` low bytes of ``value``, little-endian, at ``out[w:]``. Returns the position after them."""
     word = np.uint64(np.int64(value))
@@ -214,7 +199,7 @@ def _put_le(out, w, value, size):
 def _put_cell(out, w, column, row, width):
     """Write a length of ``width`` bytes, -1 for null, and the bytes of a cell at ``out[w:]``. Returns the position after
     them."""
-    if not _is_valid(column.valid, row):
+    if column.valid[row >> 3] >> np.uint8(row & 7) & np.uint8(1) == 0:
         return _put_le(out, w, np.int64(-1), width)
     start, end = np.int64(column.offsets[row]), np.int64(column.offsets[row + 1])
     w = _put_le(out, w, end - start, width)

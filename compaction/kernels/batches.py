@@ -16,32 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compaction.formats.message_set import (
-    LEAST_BYTES_V0,
-    LEAST_BYTES_V1,
-    MESSAGE_ATTRIBUTES_AT,
-    MESSAGE_CRC_AT,
-    TIMESTAMP_AT,
-)
-from compaction.formats.record_batch import (
-    ATTRIBUTES_AT,
-    BASE_SEQUENCE_AT,
-    BASE_TIMESTAMP_AT,
-    CODEC,
-    CONTROL,
-    CRC_AT,
-    HEADER_SIZE,
-    LAST_OFFSET_DELTA_AT,
-    LEADER_EPOCH_AT,
-    LENGTH_AT,
-    LOG_OVERHEAD_BYTES,
-    MAGIC,
-    MAGIC_AT,
-    MAX_TIMESTAMP_AT,
-    PRODUCER_EPOCH_AT,
-    PRODUCER_ID_AT,
-    RECORD_COUNT_AT,
-)
+from compaction.formats import message_set, record_batch
 from compaction.kernels.bytes import be16, varint, varlong
 from compaction.kernels.compiling import (
     crc32c,
@@ -137,7 +112,7 @@ def control_type(data, pos, end, count):
     ``BAD_CONTROL_TYPE`` or ``_UNKNOWN_CONTROL``."""
     if count == 0:
         return EMPTY_CONTROL
-    length, p = varint(data, pos + HEADER_SIZE, end)
+    length, p = varint(data, pos + record_batch.HEADER_SIZE, end)
     if p < 0 or length < 1 or p + length > end:
         return BAD_CONTROL_TYPE
     end = p + length
@@ -157,30 +132,35 @@ def control_type(data, pos, end, count):
 
 
 @inner
+def _has_valid_crc(address, size):
+    """Whether the stored CRC of the v2 batch at ``address`` is that of its ``size`` bytes."""
+    stored = np.uint32(load_be32(np.uintp(address + record_batch.CRC_AT)))
+    return crc32c(np.uintp(address + record_batch.ATTRIBUTES_AT), np.uintp(size - record_batch.ATTRIBUTES_AT)) == stored
+
+
+@inner
 def read_v2(address, size, check_crc, row):
     """Fill ``row``, except its control type, from the ``size`` bytes of a v2 batch at ``address``. Returns an error code."""
-    if size < HEADER_SIZE:
+    if size < record_batch.HEADER_SIZE:
         return BAD_LENGTH
-    if check_crc:
-        stored = np.uint32(load_be32(np.uintp(address + CRC_AT)))
-        if crc32c(np.uintp(address + ATTRIBUTES_AT), np.uintp(size - ATTRIBUTES_AT)) != stored:
-            return BAD_CRC
-    delta = load_be32(np.uintp(address + LAST_OFFSET_DELTA_AT))
+    if check_crc and not _has_valid_crc(address, size):
+        return BAD_CRC
+    delta = load_be32(np.uintp(address + record_batch.LAST_OFFSET_DELTA_AT))
     base = load_be64(np.uintp(address))
-    count = load_be32(np.uintp(address + RECORD_COUNT_AT))
+    count = load_be32(np.uintp(address + record_batch.RECORD_COUNT_AT))
     if base < 0 or delta < 0 or base > np.int64(0x7FFFFFFFFFFFFFFF) - max(delta, count):
         return BAD_OFFSETS
-    attributes = load_be16(np.uintp(address + ATTRIBUTES_AT))
-    if count < 0 or (attributes & CODEC == 0 and count > (size - HEADER_SIZE) // 6):
+    attributes = load_be16(np.uintp(address + record_batch.ATTRIBUTES_AT))
+    if count < 0 or (attributes & record_batch.CODEC == 0 and count > (size - record_batch.HEADER_SIZE) // 6):
         return BAD_COUNT
     row.base_offset, row.last_offset = base, base + delta
-    row.leader_epoch = load_be32(np.uintp(address + LEADER_EPOCH_AT))
+    row.leader_epoch = load_be32(np.uintp(address + record_batch.LEADER_EPOCH_AT))
     row.attributes = attributes
-    row.base_timestamp = load_be64(np.uintp(address + BASE_TIMESTAMP_AT))
-    row.max_timestamp = load_be64(np.uintp(address + MAX_TIMESTAMP_AT))
-    row.producer_id = load_be64(np.uintp(address + PRODUCER_ID_AT))
-    row.producer_epoch = load_be16(np.uintp(address + PRODUCER_EPOCH_AT))
-    row.base_sequence, row.count = load_be32(np.uintp(address + BASE_SEQUENCE_AT)), count
+    row.base_timestamp = load_be64(np.uintp(address + record_batch.BASE_TIMESTAMP_AT))
+    row.max_timestamp = load_be64(np.uintp(address + record_batch.MAX_TIMESTAMP_AT))
+    row.producer_id = load_be64(np.uintp(address + record_batch.PRODUCER_ID_AT))
+    row.producer_epoch = load_be16(np.uintp(address + record_batch.PRODUCER_EPOCH_AT))
+    row.base_sequence, row.count = load_be32(np.uintp(address + record_batch.BASE_SEQUENCE_AT)), count
     return OK
 
 
@@ -190,44 +170,52 @@ def write_header(out, pos, size, row, base_offset, last_offset, attributes, base
 
     :param row: has leader epoch, producer and base sequence
     """
-    if pos < 0 or pos + HEADER_SIZE > len(out):
+    if pos < 0 or pos + record_batch.HEADER_SIZE > len(out):
         raise IndexError("batch header is out of the array's bounds")
     address = out.ctypes.data + pos
     store64(np.uintp(address), np.int64(base_offset))
-    store32(np.uintp(address + LENGTH_AT), np.int64(size - LOG_OVERHEAD_BYTES))
-    store32(np.uintp(address + LEADER_EPOCH_AT), np.int64(row.leader_epoch))
-    out[pos + MAGIC_AT] = MAGIC
-    store16(np.uintp(address + ATTRIBUTES_AT), np.int64(attributes))
-    store32(np.uintp(address + LAST_OFFSET_DELTA_AT), np.int64(last_offset - base_offset))
-    store64(np.uintp(address + BASE_TIMESTAMP_AT), np.int64(base_ts))
-    store64(np.uintp(address + MAX_TIMESTAMP_AT), np.int64(max_ts))
-    store64(np.uintp(address + PRODUCER_ID_AT), np.int64(row.producer_id))
-    store16(np.uintp(address + PRODUCER_EPOCH_AT), np.int64(row.producer_epoch))
-    store32(np.uintp(address + BASE_SEQUENCE_AT), np.int64(row.base_sequence))
-    store32(np.uintp(address + RECORD_COUNT_AT), np.int64(count))
+    store32(np.uintp(address + record_batch.LENGTH_AT), np.int64(size - record_batch.LOG_OVERHEAD_BYTES))
+    store32(np.uintp(address + record_batch.LEADER_EPOCH_AT), np.int64(row.leader_epoch))
+    out[pos + record_batch.MAGIC_AT] = record_batch.MAGIC
+    store16(np.uintp(address + record_batch.ATTRIBUTES_AT), np.int64(attributes))
+    store32(np.uintp(address + record_batch.LAST_OFFSET_DELTA_AT), np.int64(last_offset - base_offset))
+    store64(np.uintp(address + record_batch.BASE_TIMESTAMP_AT), np.int64(base_ts))
+    store64(np.uintp(address + record_batch.MAX_TIMESTAMP_AT), np.int64(max_ts))
+    store64(np.uintp(address + record_batch.PRODUCER_ID_AT), np.int64(row.producer_id))
+    store16(np.uintp(address + record_batch.PRODUCER_EPOCH_AT), np.int64(row.producer_epoch))
+    store32(np.uintp(address + record_batch.BASE_SEQUENCE_AT), np.int64(row.base_sequence))
+    store32(np.uintp(address + record_batch.RECORD_COUNT_AT), np.int64(count))
 
 
 @inner
 def seal(out, pos, size):
     """Write the CRC of the complete batch ``out[pos:pos+size]``."""
     address = out.ctypes.data + pos
-    store32(np.uintp(address + CRC_AT), np.int64(crc32c(np.uintp(address + ATTRIBUTES_AT), np.uintp(size - ATTRIBUTES_AT))))
+    store32(
+        np.uintp(address + record_batch.CRC_AT),
+        np.int64(crc32c(np.uintp(address + record_batch.ATTRIBUTES_AT), np.uintp(size - record_batch.ATTRIBUTES_AT))),
+    )
 
 
 @inner
 def _read_message(data, pos, size, magic, check_crc, row):
     """Fill ``row`` from the message of magic 0 or 1 at ``data[pos:pos+size]``. Returns an error code."""
-    if size < (LEAST_BYTES_V1 if magic == 1 else LEAST_BYTES_V0):
+    if size < (message_set.LEAST_BYTES_V1 if magic == 1 else message_set.LEAST_BYTES_V0):
         return BAD_LENGTH
     address = data.ctypes.data + pos
-    if check_crc and crc32(data, pos + MAGIC_AT, pos + size) != np.uint32(load_be32(np.uintp(address + MESSAGE_CRC_AT))):
+    if check_crc and crc32(data, pos + record_batch.MAGIC_AT, pos + size) != np.uint32(
+        load_be32(np.uintp(address + message_set.MESSAGE_CRC_AT))
+    ):
         return BAD_CRC
     offset = load_be64(np.uintp(address))
     if offset < 0:
         return BAD_OFFSETS
     row.base_offset, row.last_offset = offset, offset
-    row.leader_epoch, row.attributes = -1, np.int16(data[pos + MESSAGE_ATTRIBUTES_AT])
-    row.base_timestamp, row.max_timestamp = -1, load_be64(np.uintp(address + TIMESTAMP_AT)) if magic == 1 else np.int64(-1)
+    row.leader_epoch, row.attributes = -1, np.int16(data[pos + message_set.MESSAGE_ATTRIBUTES_AT])
+    row.base_timestamp, row.max_timestamp = (
+        -1,
+        load_be64(np.uintp(address + message_set.TIMESTAMP_AT)) if magic == 1 else np.int64(-1),
+    )
     row.producer_id, row.producer_epoch = -1, -1
     row.base_sequence, row.count = -1, -1
     return OK
@@ -239,11 +227,11 @@ def next_batch(data, pos, available, position, v0_v1, row):
     that all magics have. ``code`` is ``PARTIAL`` if the batch is incomplete; ``size`` is then 0 if its length field is
     incomplete too.
     """
-    if available < LOG_OVERHEAD_BYTES + 5:
+    if available < record_batch.LOG_OVERHEAD_BYTES + 5:
         return np.int64(0), PARTIAL
-    size = load_be32(np.uintp(data.ctypes.data + pos + LENGTH_AT)) + LOG_OVERHEAD_BYTES
-    magic = np.int8(data[pos + MAGIC_AT])
-    if size < LEAST_BYTES_V0:
+    size = load_be32(np.uintp(data.ctypes.data + pos + record_batch.LENGTH_AT)) + record_batch.LOG_OVERHEAD_BYTES
+    magic = np.int8(data[pos + record_batch.MAGIC_AT])
+    if size < message_set.LEAST_BYTES_V0:
         return size, BAD_LENGTH
     if magic < 0 or magic > 2:
         return size, BAD_MAGIC
@@ -291,7 +279,7 @@ def read_control_types(data, base_position, rows):
     malformed control record, or the number of rows."""
     for i in range(len(rows)):
         row = rows[i]
-        if row.attributes & CONTROL and row.magic == 2:
+        if row.attributes & record_batch.CONTROL and row.magic == 2:
             pos = row.position - base_position
             row.control_type = control_type(data, pos, pos + row["size"], row.count)
             if row.control_type == BAD_CONTROL_TYPE:
@@ -320,11 +308,8 @@ def first_bad_crc(data, base_position, rows, selected):
     """The first of the ``selected`` (bool[r]) ``rows`` (``BATCH_ROW[r]`` of magic 2, whose bytes are in ``data``) that fails
     its CRC, or the number of rows."""
     for i in range(len(rows)):
-        if selected[i]:
-            address = data.ctypes.data + (rows[i].position - base_position)
-            stored = np.uint32(load_be32(np.uintp(address + CRC_AT)))
-            if crc32c(np.uintp(address + ATTRIBUTES_AT), np.uintp(rows[i]["size"] - ATTRIBUTES_AT)) != stored:
-                return i
+        if selected[i] and not _has_valid_crc(data.ctypes.data + (rows[i].position - base_position), rows[i]["size"]):
+            return i
     return len(rows)
 
 
@@ -350,13 +335,13 @@ def scan_batches(
     :param rows: ``BATCH_ROW`` array to fill (the result's ``rows`` is a view of it); allocated by default
     """
     if rows is None:
-        rows = np.empty(max(16, len(data) // LEAST_BYTES_V0 + 1), BATCH_ROW)
+        rows = np.empty(max(16, len(data) // message_set.LEAST_BYTES_V0 + 1), BATCH_ROW)
     n, pos = 0, 0
     for scan in cycle((scan_v2, scan_messages)):
         n, pos, code, size = scan(data, base_position, check_crc, rows, n, pos)
         if code != OTHER_MAGIC:
             break
-    if (rows["attributes"][:n] & CONTROL).any():
+    if (rows["attributes"][:n] & record_batch.CONTROL).any():
         valid = read_control_types(data, base_position, rows[:n])
         if valid < n:
             n, pos, code = valid, int(rows["position"][valid]) - base_position, BAD_CONTROL_RECORD
@@ -387,7 +372,7 @@ def walk_headers(descriptor, position, end, buffer, rows):
             code = read_v2(address, size, False, row)
         if code != OK:
             return n, position, code
-        if row.attributes & CONTROL:
+        if row.attributes & record_batch.CONTROL:
             row.control_type = control_type(buffer, 0, min(size, bytes_read), row.count)
             if row.control_type == BAD_CONTROL_TYPE:
                 return n, position, LONG_CONTROL if bytes_read < size else BAD_CONTROL_RECORD

@@ -1,4 +1,4 @@
-"""Big-endian integers, zig-zag varints and UTF-8 in byte arrays, for other kernels to inline.
+"""Big-endian integers, zig-zag varints, fields of records and UTF-8 in byte arrays, for other kernels to inline.
 
 Callers check positions, except where a function takes an ``end``.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from compaction.kernels.compiling import inner
+from compaction.kernels.compiling import copy_bytes, inner
 
 #: the position that the varint readers return for a varint that is too long or continues after ``end``
 BAD_VARINT = -1
@@ -118,6 +118,26 @@ def put_varlong(data, pos, value):
         pos += 1
     data[pos] = np.uint8(word)
     return pos + 1
+
+
+@inner
+def put_bytes(out, w, data, pos, size):
+    """Write a varint ``size``, -1 for null, and as many bytes of ``data[pos:]`` at ``out[w:]``. Returns the next position."""
+    w = put_varlong(out, w, size)
+    return copy_bytes(out, w, data, pos, pos + size) if size > 0 else w
+
+
+@inner
+def put_record_head(out, w, timestamp_delta, offset_delta, tail_bytes):
+    """Write the fields of a v2 record before its key's length, with attributes of 0, at ``out[w:]``. Returns the position after
+    them.
+
+    :param tail_bytes: size of the fields that follow
+    """
+    w = put_varlong(out, w, 1 + varlong_size(timestamp_delta) + varlong_size(offset_delta) + tail_bytes)
+    out[w] = 0
+    w = put_varlong(out, w + 1, timestamp_delta)
+    return put_varlong(out, w, offset_delta)
 
 
 @inner

@@ -26,13 +26,12 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import cache
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from uuid import uuid4
 
 import llvmlite.binding
@@ -52,8 +51,8 @@ _LOG = logging.getLogger(__name__)
 #: number of versions of the sources whose kernels are retained
 _VERSIONS = 8
 _DIGEST_BYTES = 32
-#: the fingerprint covers the kernels of these modules
-_FINGERPRINTED = f"{compaction.kernels.__name__}."
+#: the fingerprint covers the modules with this prefix
+_PREFIX = f"{compaction.kernels.__name__}."
 
 
 @cache
@@ -66,7 +65,7 @@ def fingerprint() -> str:
     digest = hashlib.sha256(repr((versions, settings, cpu, features)).encode())
     # its constants are compiled into kernels
     digest.update(_source(find_spec("compaction.formats.record_batch")))
-    for finder, name, _ in pkgutil.walk_packages(compaction.kernels.__path__, f"{compaction.kernels.__name__}."):
+    for finder, name, _ in pkgutil.walk_packages(compaction.kernels.__path__, _PREFIX):
         spec = finder.find_spec(name, None)
         digest.update(name.encode() + _source(spec))
     return digest.hexdigest()[:16]
@@ -77,48 +76,35 @@ def _source(spec: ModuleSpec | None) -> bytes:
     return (source or "").encode()
 
 
-def cache_dir(home: Path | None = None) -> Path | None:
-    """The cache directory, or ``None`` without a cache. If it has kernels of this version, it may be read-only. Logs a warning
-    if it is not the first choice: on first use if that one is not writable, in every run if others may write to it.
-
-    :param home: replaces the user's home directory
-    """
+@cache
+def cache_dir() -> Path | None:
+    """The cache directory of this process, or ``None`` without a cache. If it has kernels of this version, it may be read-only.
+    Logs a warning if it is not the first choice: on first use if that one is not writable, in every run if others may write to
+    it."""
     if os.environ.get(CACHE_DIR) == NO_CACHE:
         return None
-    preferred = _preferred(home)
+    preferred = _preferred()
     reason, foreign = ("no home directory", False) if preferred is None else _refusal(preferred)
     if not reason:
         return preferred
     temporary, existed = _temporary()
     if foreign or not existed:
         hint = f"set {CACHE_DIR} to a directory that is yours and that nobody else may write to"
-        _warn(f"{reason}: compiled kernels are kept in {temporary or 'memory, for this run'}; {hint}")
+        _LOG.warning("%s: compiled kernels are kept in %s; %s", reason, temporary or "memory, for this run", hint)
     return temporary
 
 
-@cache
-def _warn(text: str) -> None:
-    _LOG.warning("%s", text)
-
-
-def _preferred(home: Path | None) -> Path | None:
-    chosen = os.environ.get(CACHE_DIR)
-    if chosen:
+def _preferred() -> Path | None:
+    if chosen := os.environ.get(CACHE_DIR):
         return Path(chosen)
-    base = _user_cache_dir(home)
-    return base and base / "kafka-log-compaction" / "numba"
-
-
-def _user_cache_dir(home: Path | None) -> Path | None:
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if home is None and Path(base).is_absolute():
-        return Path(base)
-    try:
-        home = home or Path.home()
-    except RuntimeError:
-        # the user has no passwd entry, as in containers
-        return None
-    return home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not base.is_absolute():
+        try:
+            base = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+        except RuntimeError:
+            # the user has no passwd entry, as in containers
+            return None
+    return base / "kafka-log-compaction" / "numba"
 
 
 def _refusal(directory: Path) -> tuple[str, bool]:
@@ -144,18 +130,9 @@ def _temporary() -> tuple[Path | None, bool]:
     return temporary, existed
 
 
-@cache
-def process_cache_dir() -> Path | None:
-    """``cache_dir`` of this process, determined once."""
-    return cache_dir()
-
-
 class KernelCache:
     """The cache of one kernel, which numba's dispatcher calls: a file for each signature, with the code that numba serialises,
-    after a digest.
-
-    A process that finds it missing holds the kernel's lock until it has compiled the kernel.
-    """
+    after a digest."""
 
     def __init__(self, compiled: Any, directory: Path) -> None:
         name = f"{compiled.__module__.rpartition('.')[2]}.{compiled.__qualname__}"
@@ -163,9 +140,21 @@ class KernelCache:
         self._base, self._compile = directory / name, compiled.compile
 
     def compile(self, sig: Any) -> Any:
-        """Compile or load the kernel for the types of its arguments; replaces the method of its dispatcher."""
-        with self._locked(sig), signals.deferred():
+        """Compile or load the kernel for the types of its arguments; replaces the method of its dispatcher.
+
+        If the kernel is missing, its lock is held meanwhile. Without locks, it may be compiled twice.
+        """
+        with ExitStack() as stack:
+            if not self._path(sig).exists():
+                try:
+                    _make_version_dir(self._base.parent)
+                    lock = os.open(f"{self._base}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+                    stack.callback(os.close, lock)
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                except OSError as error:
+                    _LOG.info("%s: kernels are not locked: %s", self.cache_path, error.strerror)
             # the exception of an interrupt would be lost within a call by LLVM, which then has no code to run
+            stack.enter_context(signals.deferred())
             return self._compile(sig)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -191,7 +180,9 @@ class KernelCache:
         temporary = Path(f"{path}.tmp.{uuid4().hex[:16]}")
         try:
             _make_version_dir(path.parent)
-            with _new_file(temporary) as file:
+            # private to this user, whatever the umask
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
                 file.write(_with_digest(dumps(compiled._reduce())))
             temporary.replace(path)
         except OSError as error:
@@ -210,20 +201,6 @@ class KernelCache:
             _LOG.info("%s: the kernel is not loaded but recompiled", reason)
         return not reason
 
-    @contextmanager
-    def _locked(self, sig: Any) -> Iterator[None]:
-        """Holds the kernel's lock, unless it is cached. Without locks, a kernel may be compiled twice."""
-        with ExitStack() as stack:
-            if not self._path(sig).exists():
-                try:
-                    _make_version_dir(self._base.parent)
-                    lock = os.open(f"{self._base}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-                    stack.callback(os.close, lock)
-                    fcntl.flock(lock, fcntl.LOCK_EX)
-                except OSError as error:
-                    _LOG.info("%s: kernels are not locked: %s", self.cache_path, error.strerror)
-            yield
-
 
 def _with_digest(content: bytes) -> bytes:
     """``content`` after its digest, by which a damaged file is recognised."""
@@ -240,14 +217,9 @@ def _make_version_dir(path: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _new_file(path: Path) -> BinaryIO:
-    """A new file that is private to this user, whatever the umask."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb")
-
-
 def use_cache(compiled: Any) -> Any:
     """``compiled``, a kernel's dispatcher, which now loads its code from the cache, and saves it there, if there is a cache."""
-    directory = process_cache_dir() if compiled.__module__.startswith(_FINGERPRINTED) else None
+    directory = cache_dir() if compiled.__module__.startswith(_PREFIX) else None
     if directory is None:
         compiled.compile = signals.deferred()(compiled.compile)
     else:
@@ -257,7 +229,7 @@ def use_cache(compiled: Any) -> Any:
 
 
 def _marker() -> Path | None:
-    directory = process_cache_dir()
+    directory = cache_dir()
     if directory is None or config.DISABLE_JIT:
         return None
     return directory / fingerprint() / "all.done"

@@ -55,7 +55,6 @@ class _Kernel:
         self._compiled: Any = None
 
     def __call__(self, *args: Any) -> Any:
-        """Call the compiled function."""
         return (self._compiled or self._set_up())(*args)
 
     def _set_up(self) -> Any:
@@ -144,18 +143,12 @@ class _Native:
 
     @cached_property
     def _numba_type_(self) -> Any:
-        """numba's type of this object."""
         from numba.core.registry import cpu_target
 
         counterpart = self._define()
         # registers it
         cpu_target.typing_context.refresh()
         return cpu_target.typing_context.resolve_value_type(counterpart)
-
-
-def _native(define: Callable[[], Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Replace a function by what ``define`` returns, in compiled kernels."""
-    return lambda function: function if INTERPRETED else _Native(define)
 
 
 def _c_function(name: str, result: str, *arguments: str) -> Callable[[Callable[..., Any]], Any]:
@@ -166,7 +159,7 @@ def _c_function(name: str, result: str, *arguments: str) -> Callable[[Callable[.
 
         return types.ExternalFunction(name, getattr(types, result)(*(getattr(types, kind) for kind in arguments)))
 
-    return _native(define)
+    return lambda function: function if INTERPRETED else _Native(define)
 
 
 def _instruction(code: Callable[..., Any], result: str, *arguments: str) -> Callable[[Callable[..., Any]], Any]:
@@ -190,7 +183,7 @@ def _instruction(code: Callable[..., Any], result: str, *arguments: str) -> Call
         typed.__signature__ = Signature([Parameter(name, Parameter.POSITIONAL_ONLY) for name in names])  # type: ignore[attr-defined]
         return intrinsic(typed)
 
-    return _native(define)
+    return lambda function: function if INTERPRETED else _Native(define)
 
 
 @_c_function("pread", "int64", "int32", "uintp", "uint64", "int64")
@@ -220,15 +213,10 @@ def load_crc32c() -> None:
     llvmlite.binding.load_library_permanently(library)
 
 
-@_c_function("crc32c_extend", "uint32", "uint32", "uintp", "uintp")
-def _crc32c_extend(crc: Any, address: Any, length: Any) -> np.uint32:
-    return np.uint32(google_crc32c.extend(int(crc), ctypes.string_at(int(address), int(length))))
-
-
-@inner
-def crc32c(address, length):
+@_c_function("crc32c_value", "uint32", "uintp", "uintp")
+def crc32c(address: Any, length: Any) -> np.uint32:
     """CRC-32C of the bytes at ``address``, by the CPU's instruction if it has one."""
-    return _crc32c_extend(np.uint32(0), address, length)
+    return np.uint32(google_crc32c.value(ctypes.string_at(int(address), int(length))))
 
 
 def _prefetch_code(builder: Any, ir: Any, address: Any) -> None:

@@ -127,18 +127,14 @@ def locate_messages(data, rows, starts, ends, records):
 
 
 @inner
-def _same(data, pos, other, other_pos, size):
-    """Whether ``size`` bytes are equal."""
+def _same_field(data, pos, size, other, other_pos, other_size):
+    """Whether two fields are both null or equal in every byte."""
+    if size != other_size:
+        return False
     for i in range(size):
         if data[pos + i] != other[other_pos + i]:
             return False
     return True
-
-
-@inner
-def _same_field(data, pos, size, other, other_pos, other_size):
-    """Whether two fields are both null or equal in every byte."""
-    return size == other_size and _same(data, pos, other, other_pos, size)
 
 
 @kernel

@@ -26,7 +26,7 @@ from compaction.formats.message_set import (
 )
 from compaction.formats.record_batch import CODEC, LENGTH_AT, LOG_APPEND_TIME, LOG_OVERHEAD_BYTES, MAGIC_AT
 from compaction.kernels.batches import crc32
-from compaction.kernels.bytes import be32, be64, put_varlong, varlong_size
+from compaction.kernels.bytes import be32, be64, put_bytes, put_record_head, varlong_size
 from compaction.kernels.compiling import copy_bytes, inner, kernel, store32, store64
 
 #: most bytes by which a record is larger than its message
@@ -39,6 +39,17 @@ _INT_MAX = 2**31 - 1
 _MALFORMED, _INCOMPLETE = -1, -2
 #: most bytes by which a message grows: one of magic 0 that is written with magic 1
 MESSAGE_GROWTH = 8
+
+
+@inner
+def _put_record(out, w, data, key_at, key_size, value_at, value_size, timestamp_delta, offset_delta):
+    """Write a v2 record without headers at ``out[w:]``; sizes of -1 mean null. Returns the position after it."""
+    tail_bytes = varlong_size(key_size) + max(key_size, 0) + varlong_size(value_size) + max(value_size, 0) + 1
+    w = put_record_head(out, w, timestamp_delta, offset_delta, tail_bytes)
+    w = put_bytes(out, w, data, key_at, key_size)
+    w = put_bytes(out, w, data, value_at, value_size)
+    out[w] = 0
+    return w + 1
 
 
 @kernel
@@ -60,25 +71,17 @@ def plain_messages(raw, block_position, rows, first_row, scratch, spans):
         p = start + (_HEADER_V1 if row.magic == 1 else _HEADER_V0)
         if p + 4 > end:
             return i, False
-        key_size = be32(raw, p)
+        key_size = np.int64(be32(raw, p))
         key_at = p + 4
         p = key_at + max(key_size, 0)
         if key_size < -1 or p + 4 > end:
             return i, False
-        value_size = be32(raw, p)
+        value_size = np.int64(be32(raw, p))
         value_at = p + 4
         if value_size < -1 or value_at + max(value_size, 0) != end:
             return i, False
         spans[i, 0], spans[i, 2] = w, 1
-        body = 4 + varlong_size(key_size) + max(key_size, 0) + varlong_size(value_size) + max(value_size, 0)
-        w = put_varlong(scratch, w, body)
-        scratch[w] = scratch[w + 1] = scratch[w + 2] = 0
-        w = put_varlong(scratch, w + 3, key_size)
-        w = copy_bytes(scratch, w, raw, key_at, key_at + max(key_size, 0))
-        w = put_varlong(scratch, w, value_size)
-        w = copy_bytes(scratch, w, raw, value_at, value_at + max(value_size, 0))
-        scratch[w] = 0
-        w += 1
+        w = _put_record(scratch, w, raw, key_at, key_size, value_at, value_size, 0, 0)
         spans[i, 1] = w
         row.count, row.base_timestamp = 1, timestamp
     return len(rows), True
@@ -167,18 +170,7 @@ def wrapped_records(payload, count, shift, wrapper, out, pos):
         delta, timestamp_delta = offset - base_offset, timestamp - base_timestamp
         if offset <= before or delta > _INT_MAX or timestamp < -1:
             return np.int64(-1), base_offset, offset, base_timestamp
-        key_bytes, value_bytes = max(key_size, np.int64(0)), max(value_size, np.int64(0))
-        body = 2 + varlong_size(timestamp_delta) + varlong_size(delta) + varlong_size(key_size) + varlong_size(value_size)
-        w = put_varlong(out, w, body + key_bytes + value_bytes)
-        out[w] = 0
-        w = put_varlong(out, w + 1, timestamp_delta)
-        w = put_varlong(out, w, delta)
-        w = put_varlong(out, w, key_size)
-        w = copy_bytes(out, w, payload, key_at, key_at + key_bytes)
-        w = put_varlong(out, w, value_size)
-        w = copy_bytes(out, w, payload, value_at, value_at + value_bytes)
-        out[w] = 0
-        w += 1
+        w = _put_record(out, w, payload, key_at, key_size, value_at, value_size, timestamp_delta, delta)
         p = stop
     return w, base_offset, offset, base_timestamp
 

@@ -179,16 +179,6 @@ def _scan_batch(data, start, end, row, first_dirty, lookup_all, entries, n, look
     return n, m, OK
 
 
-@inner
-def locate_batch(data, start, end, row, located, n, counters):
-    """The keys of one batch, appended to ``located`` (uint64[c, 3]) from row ``n`` on: address, size, and offset word with
-    ``LOOKUP``. ``(n, records without a key, error)``."""
-    keyless = counters[KEYLESS]
-    # no record is below offset 0, so all of them become lookups, except those without a key
-    _, n, error = _scan_batch(data, start, end, row, np.int64(0), True, located, 0, located, n, counters)
-    return n, counters[KEYLESS] - keyless, error
-
-
 @kernel
 def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, entries, lookups, keyless, counters, secret):
     """Make map entries and lookups of the records of ``rows[first_row:]``, as many batches as fit.
@@ -232,8 +222,8 @@ def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, ent
 
 @kernel
 def locate_keys(raw, scratch, rows, spans, selected, first_row, located, keyless, counters):
-    """Fill ``located`` (uint64[c, 3]) with the address, the size and the offset word of the key of each record of
-    ``rows[first_row:]`` that has one, as many batches as fit. Addresses are valid as long as ``raw`` and ``scratch``.
+    """Fill ``located`` (uint64[c, 3]) with the address, the size and the offset word, with ``LOOKUP``, of the key of each
+    record of ``rows[first_row:]`` that has one, as many batches as fit. Addresses are valid as long as ``raw`` and ``scratch``.
 
     :param raw, scratch, rows, spans, keyless, counters: as for ``scan_records``
     :param selected: bool[r], the batches to read
@@ -245,8 +235,10 @@ def locate_keys(raw, scratch, rows, spans, selected, first_row, located, keyless
             continue
         if n + rows[i].count > len(located):
             return i, n, OK
-        data = scratch if spans[i, 2] else raw
-        n, keyless[i], error = locate_batch(data, spans[i, 0], spans[i, 1], rows[i], located, n, counters)
+        data, keyless_before = scratch if spans[i, 2] else raw, counters[KEYLESS]
+        # no record is below offset 0, so all of them become lookups, except those without a key
+        _, n, error = _scan_batch(data, spans[i, 0], spans[i, 1], rows[i], np.int64(0), True, located, 0, located, n, counters)
+        keyless[i] = counters[KEYLESS] - keyless_before
         if error != OK:
             return i, n, error
     return len(rows), n, OK

@@ -15,21 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from compaction.formats.record_batch import CONTROL, DELETE_HORIZON, LOG_APPEND_TIME
+from compaction.kernels import tables
 from compaction.kernels.bytes import is_utf8, varint, varlong, varlong_size
 from compaction.kernels.compiling import inner, kernel
 from compaction.kernels.records import BAD_RECORD, OK, quick_bounds, quick_record, read_record
-from compaction.kernels.tables import (
-    COPY,
-    DISCARD,
-    DROP,
-    DROPPED,
-    EMPTY,
-    MARKER_OF_EMPTY_TXN,
-    OFFSET_SHIFT,
-    RETAIN_EMPTY,
-    REWRITE,
-    TOMBSTONE,
-)
 
 
 class Limits(NamedTuple):
@@ -70,7 +59,7 @@ def tombstones_expired(row, limits):
 @inner
 def _first_at_least(survivors, offset, start):
     """The first index ``>= start`` of a survivor entry with an offset ``>= offset``; a galloping search."""
-    bound = np.uint64(offset + 1) << np.uint64(OFFSET_SHIFT)
+    bound = np.uint64(offset + 1) << np.uint64(tables.OFFSET_SHIFT)
     step = 1
     low, high = start, start
     while high < len(survivors) and survivors[high] < bound:
@@ -93,9 +82,9 @@ def _kept(row, survivors, low, high, dirty, expired):
     ``survivors[low:high]``."""
     listed, dropped, tombstones = high - low, 0, 0
     for k in range(low, high):
-        if not dirty and survivors[k] & np.uint64(DROPPED):
+        if not dirty and survivors[k] & np.uint64(tables.DROPPED):
             dropped += 1
-        elif survivors[k] & np.uint64(TOMBSTONE):
+        elif survivors[k] & np.uint64(tables.TOMBSTONE):
             tombstones += 1
     kept = listed if dirty else row.count - dropped
     if expired:
@@ -121,10 +110,10 @@ def decide(rows, verdicts, survivors, limits, actions):
         # gets no new delete horizon
         final = limits.mtime_only or (row.attributes & DELETE_HORIZON) != 0
         tombstones, expired = 0, 0
-        if verdict & DISCARD:
+        if verdict & tables.DISCARD:
             kept = 0
         elif limits.erases and row.magic == 2 and row.count == 0:
-            actions[i] = COPY
+            actions[i] = tables.COPY
             continue
         elif row.attributes & CONTROL and row.magic == 2:
             kept = row.count
@@ -135,7 +124,7 @@ def decide(rows, verdicts, survivors, limits, actions):
             # records past its last offset: see ``last_record_offsets``
             or row.count > row.last_offset - row.base_offset + 1
         ):
-            actions[i] = REWRITE
+            actions[i] = tables.REWRITE
             continue
         else:
             low = _first_at_least(survivors, row.base_offset, cursor)
@@ -144,15 +133,15 @@ def decide(rows, verdicts, survivors, limits, actions):
             dirty, expire = row.base_offset >= first_dirty, tombstones_expired(row, limits)
             kept, tombstones, expired = _kept(row, survivors, low, high, dirty, expire)
             if limits.erases_values and kept < row.count:
-                actions[i] = REWRITE
+                actions[i] = tables.REWRITE
                 continue
         if kept == 0:
             expired_total += expired
-            actions[i] = EMPTY if verdict & RETAIN_EMPTY else DROP
-        elif kept < row.count or ((tombstones or verdict & MARKER_OF_EMPTY_TXN) and not final):
-            actions[i] = REWRITE
+            actions[i] = tables.EMPTY if verdict & tables.RETAIN_EMPTY else tables.DROP
+        elif kept < row.count or ((tombstones or verdict & tables.MARKER_OF_EMPTY_TXN) and not final):
+            actions[i] = tables.REWRITE
         else:
-            actions[i] = COPY
+            actions[i] = tables.COPY
     return expired_total
 
 
@@ -200,7 +189,7 @@ def _form(data, pos, stop, timestamp_delta, offset_delta, key_size, value_size):
 @inner
 def skip_below(survivors, cursor, offset):
     """The first index ``>= cursor`` of a survivor entry with an offset ``>= offset``: a linear search, as records ascend."""
-    bound = np.uint64(offset + 1) << np.uint64(OFFSET_SHIFT)
+    bound = np.uint64(offset + 1) << np.uint64(tables.OFFSET_SHIFT)
     while cursor < len(survivors) and survivors[cursor] < bound:
         cursor += 1
     return cursor
@@ -211,13 +200,13 @@ def should_retain(offset, keyless, tombstone, survivors, cursor, first_dirty, la
     """``(retained, expired, next index into survivors)`` of the data record at ``offset``; ``expired``: it is a tombstone past
     its retention."""
     cursor = skip_below(survivors, cursor, offset)
-    listed = cursor < len(survivors) and survivors[cursor] >> np.uint64(OFFSET_SHIFT) == np.uint64(offset + 1)
+    listed = cursor < len(survivors) and survivors[cursor] >> np.uint64(tables.OFFSET_SHIFT) == np.uint64(offset + 1)
     if offset > latest_offset:
         return True, False, cursor
     if keyless:
         return False, False, cursor
     if offset < first_dirty:
-        latest = not (listed and survivors[cursor] & np.uint64(DROPPED) != 0)
+        latest = not (listed and survivors[cursor] & np.uint64(tables.DROPPED) != 0)
     else:
         latest = listed
     if latest and tombstone and expire_tombstones:
@@ -266,7 +255,7 @@ def filter_records(data, start, end, row, verdict, survivors, cursor, limits, ke
             offset = row.base_offset + offset_delta
             if first_dirty <= offset <= latest_offset:
                 cursor = skip_below(survivors, cursor, offset)
-                if cursor == len(survivors) or survivors[cursor] >> np.uint64(OFFSET_SHIFT) != np.uint64(offset + 1):
+                if cursor == len(survivors) or survivors[cursor] >> np.uint64(tables.OFFSET_SHIFT) != np.uint64(offset + 1):
                     continue
         p, timestamp_delta, offset_delta, tail, _, key_size, value_size = quick_record(address, pos, end)
         quick = p > 0
@@ -284,7 +273,7 @@ def filter_records(data, start, end, row, verdict, survivors, cursor, limits, ke
             expired_total += expired
             erased = limits.erases_values and not retained
             retained |= erased
-        if retained and verdict & DISCARD == 0:
+        if retained and verdict & tables.DISCARD == 0:
             tombstone_kept |= value_size < 0
             form = CANONICAL
             if not quick:
@@ -357,12 +346,12 @@ def tally(raw, scratch, rows, spans, actions, verdicts, survivors, limits, log_r
     cursor = 0
     for i in range(len(rows)):
         row = rows[i]
-        if actions[i] == COPY:
+        if actions[i] == tables.COPY:
             continue
         data = scratch if spans[i, 2] else raw
         append_time = row.attributes & LOG_APPEND_TIME != 0
         control = row.magic == 2 and row.attributes & CONTROL != 0
-        filtered = actions[i] == REWRITE and verdicts[i] & DISCARD == 0
+        filtered = actions[i] == tables.REWRITE and verdicts[i] & tables.DISCARD == 0
         expired = tombstones_expired(row, limits)
         pos, end = spans[i, 0], spans[i, 1]
         for _ in range(row.count):

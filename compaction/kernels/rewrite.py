@@ -21,33 +21,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from compaction.formats.record_batch import (
-    CODEC,
-    CONTROL,
-    DELETE_HORIZON,
-    HEADER_SIZE,
-    LOG_APPEND_TIME,
-    TRANSACTIONAL,
-)
+from compaction.formats import record_batch
+from compaction.kernels import tables
 from compaction.kernels.batches import seal, write_header
-from compaction.kernels.bytes import put_varlong, varint, varlong_size
+from compaction.kernels.bytes import put_bytes, put_record_head, put_varlong, varint, varlong_size
 from compaction.kernels.compiling import copy_bytes, inner, kernel
 from compaction.kernels.records import OK
 from compaction.kernels.retention import BAD_NAMES, CANONICAL, ERASED, filter_records
-from compaction.kernels.tables import (
-    BUILT,
-    COPY,
-    DISCARD,
-    DROP,
-    EMPTY,
-    IN_BLOCK,
-    MARKER_OF_EMPTY_TXN,
-    OTHER_MAGIC_BIT,
-    RETAIN_EMPTY,
-    REWRITE,
-    TO_COMPRESS,
-    WRAPPER,
-)
 
 _TYPE_AND_TXN_BITS = 0x38
 BAD_TIMESTAMP = 16
@@ -77,10 +57,8 @@ def _put_tail(out, w, data, pos, stop):
     p = pos
     while done < fields:
         size, p = varint(data, p, stop)
-        w = put_varlong(out, w, max(size, -1))
-        if size > 0:
-            w = copy_bytes(out, w, data, p, p + size)
-            p += size
+        w = put_bytes(out, w, data, p, max(size, -1))
+        p += max(size, 0)
         done += 1
         if done == 2 and fields == 2 and p < stop:
             headers, p = varint(data, p, stop)
@@ -94,13 +72,8 @@ def _put_tombstone(out, w, data, tail_at, stop, timestamp_delta, offset_delta):
     """Write a record with new deltas and only the key of the tail ``data[tail_at:stop]`` at ``out[w:]``. Returns the position
     after it."""
     size, p = varint(data, tail_at, stop)
-    fixed = 1 + varlong_size(timestamp_delta) + varlong_size(offset_delta)
-    w = put_varlong(out, w, fixed + varlong_size(size) + size + 2)
-    out[w] = 0
-    w = put_varlong(out, w + 1, timestamp_delta)
-    w = put_varlong(out, w, offset_delta)
-    w = put_varlong(out, w, size)
-    w = copy_bytes(out, w, data, p, p + size)
+    w = put_record_head(out, w, timestamp_delta, offset_delta, varlong_size(size) + size + 2)
+    w = put_bytes(out, w, data, p, size)
     w = put_varlong(out, w, np.int64(-1))
     return put_varlong(out, w, np.int64(0))
 
@@ -110,19 +83,12 @@ def _put_record(out, w, data, tail_at, stop, timestamp_delta, offset_delta, form
     """Write a record with new deltas and the tail ``data[tail_at:stop]`` at ``out[w:]``. Returns the position after it."""
     if form == ERASED:
         return _put_tombstone(out, w, data, tail_at, stop, timestamp_delta, offset_delta)
-    canonical = form == CANONICAL
-    fixed = 1 + varlong_size(timestamp_delta) + varlong_size(offset_delta)
-    if canonical:
-        w = put_varlong(out, w, fixed + stop - tail_at)
-    else:
-        # write the canonical tail once to get its size, which is at most the original one, then again at its position
-        w = put_varlong(out, w, fixed + _put_tail(out, w, data, tail_at, stop) - w)
-    out[w] = 0
-    w = put_varlong(out, w + 1, timestamp_delta)
-    w = put_varlong(out, w, offset_delta)
-    if not canonical:
-        return _put_tail(out, w, data, tail_at, stop)
-    return copy_bytes(out, w, data, tail_at, stop)
+    if form == CANONICAL:
+        w = put_record_head(out, w, timestamp_delta, offset_delta, stop - tail_at)
+        return copy_bytes(out, w, data, tail_at, stop)
+    # write the canonical tail once to get its size, which is at most the original one, then again at its position
+    tail_bytes = _put_tail(out, w, data, tail_at, stop) - w
+    return _put_tail(out, put_record_head(out, w, timestamp_delta, offset_delta, tail_bytes), data, tail_at, stop)
 
 
 @inner
@@ -130,7 +96,7 @@ def _put_records(out, w, data, kept, n, row, base_offset, base_ts, records_ts):
     """Write the first ``n`` of ``kept`` at ``out[w:]``; ``records_ts`` is the old base timestamp (LogAppendTime: of every
     record). ``(position after them, max timestamp, error)``."""
     # conversion has set the append time of messages of magic 1; messages of magic 0 in the same batch have none
-    append_time = row.magic == 2 and row.attributes & LOG_APPEND_TIME != 0
+    append_time = row.magic == 2 and row.attributes & record_batch.LOG_APPEND_TIME != 0
     max_ts = np.int64(-1)
     offset_shift = row.base_offset - base_offset
     run_start, run_stop = np.int64(0), np.int64(0)
@@ -158,32 +124,32 @@ def _rewrite_batch(out, w, data, row, kept, n, horizon_ms, mtime_only, keeps_end
     """Write a batch of the ``n`` kept records at ``out[w:]``: ``(position after it, error)``. ``horizon_ms`` is its new delete
     horizon, -1 for none; with ``mtime_only`` it loses the one that it has. A batch of magic 0 or 1 ends at its last record,
     unless it ``keeps_end``. A batch to be compressed has no CRC yet, and its uncompressed size."""
-    append_time = row.attributes & LOG_APPEND_TIME != 0
+    append_time = row.attributes & record_batch.LOG_APPEND_TIME != 0
     records_ts = row.max_timestamp if append_time and row.magic == 2 else row.base_timestamp
-    attributes = row.attributes & (7 | _TYPE_AND_TXN_BITS | DELETE_HORIZON)
+    attributes = row.attributes & (7 | _TYPE_AND_TXN_BITS | record_batch.DELETE_HORIZON)
     base_ts = row.base_timestamp
     if row.magic < 2:
-        attributes &= CODEC | LOG_APPEND_TIME
-    elif attributes & DELETE_HORIZON and (base_ts < 0 or mtime_only):
-        attributes &= ~DELETE_HORIZON
+        attributes &= record_batch.CODEC | record_batch.LOG_APPEND_TIME
+    elif attributes & record_batch.DELETE_HORIZON and (base_ts < 0 or mtime_only):
+        attributes &= ~record_batch.DELETE_HORIZON
     if horizon_ms >= 0:
-        attributes |= DELETE_HORIZON
+        attributes |= record_batch.DELETE_HORIZON
         base_ts = horizon_ms
-    elif attributes & DELETE_HORIZON == 0:
+    elif attributes & record_batch.DELETE_HORIZON == 0:
         base_ts = records_ts if append_time and row.magic == 2 else records_ts + kept[0, 3]
     base_offset, last_offset = row.base_offset, row.last_offset
     if row.magic < 2:
         base_offset = row.base_offset + kept[0, 4]
         last_offset = row.last_offset if keeps_end else row.base_offset + kept[n - 1, 4]
-    end, max_ts, error = _put_records(out, w + HEADER_SIZE, data, kept, n, row, base_offset, base_ts, records_ts)
+    end, max_ts, error = _put_records(out, w + record_batch.HEADER_SIZE, data, kept, n, row, base_offset, base_ts, records_ts)
     if append_time:
         max_ts = row.max_timestamp
     write_header(out, w, end - w, row, base_offset, last_offset, attributes, base_ts, max_ts, n)
     out_row.start, out_row["size"], out_row.last_offset, out_row.max_timestamp = w, end - w, last_offset, max_ts
-    if attributes & CODEC:
-        out_row.source = TO_COMPRESS
+    if attributes & record_batch.CODEC:
+        out_row.source = tables.TO_COMPRESS
     else:
-        out_row.source = BUILT
+        out_row.source = tables.BUILT
         seal(out, w, end - w)
     if error == OK and _lacks_producer(row):
         error = BAD_PRODUCER
@@ -196,11 +162,11 @@ def _describe_wrapper(row, kept, n, out_row):
     max_ts = row.max_timestamp
     if row.magic == 0:
         max_ts = np.int64(-1)
-    elif row.attributes & LOG_APPEND_TIME == 0:
+    elif row.attributes & record_batch.LOG_APPEND_TIME == 0:
         max_ts = np.int64(-1)
         for i in range(n):
             max_ts = max(max_ts, row.base_timestamp + kept[i, 3])
-    out_row.start, out_row["size"], out_row.source = n, 0, WRAPPER
+    out_row.start, out_row["size"], out_row.source = n, 0, tables.WRAPPER
     out_row.last_offset, out_row.max_timestamp = row.base_offset + kept[n - 1, 4], max_ts
 
 
@@ -219,14 +185,14 @@ def _lacks_producer(row):
     if row.magic < 2:
         return False
     if row.producer_id == -1:
-        return row.attributes & TRANSACTIONAL != 0
-    return row.producer_epoch == -1 or (row.base_sequence < 0 and row.attributes & CONTROL == 0)
+        return row.attributes & record_batch.TRANSACTIONAL != 0
+    return row.producer_epoch == -1 or (row.base_sequence < 0 and row.attributes & record_batch.CONTROL == 0)
 
 
 @inner
 def _copy(row, block_position, out_row):
     """Refer to the unchanged batch in its block."""
-    out_row.start, out_row["size"], out_row.source = row.position - block_position, row["size"], IN_BLOCK
+    out_row.start, out_row["size"], out_row.source = row.position - block_position, row["size"], tables.IN_BLOCK
     out_row.last_offset, out_row.max_timestamp = row.last_offset, row.max_timestamp
 
 
@@ -235,11 +201,11 @@ def _write_empty(out, w, row, out_row):
     """Write a header without records (``DefaultRecordBatch.writeEmptyHeader``) at ``out[w:]``. Returns the position after
     it."""
     attributes = row.attributes & _TYPE_AND_TXN_BITS
-    write_header(out, w, HEADER_SIZE, row, row.base_offset, row.last_offset, attributes, -1, row.max_timestamp, 0)
-    seal(out, w, HEADER_SIZE)
-    out_row.start, out_row["size"], out_row.source = w, HEADER_SIZE, BUILT
+    write_header(out, w, record_batch.HEADER_SIZE, row, row.base_offset, row.last_offset, attributes, -1, row.max_timestamp, 0)
+    seal(out, w, record_batch.HEADER_SIZE)
+    out_row.start, out_row["size"], out_row.source = w, record_batch.HEADER_SIZE, tables.BUILT
     out_row.last_offset, out_row.max_timestamp = row.last_offset, row.max_timestamp
-    return w + HEADER_SIZE
+    return w + record_batch.HEADER_SIZE
 
 
 @kernel
@@ -263,41 +229,44 @@ def rewrite(
     w, n_out, cursor = 0, 0, 0
     for i in range(first_row, len(rows)):
         row = rows[i]
-        if actions[i] == EMPTY and len(out) - w < HEADER_SIZE:
+        if actions[i] == tables.EMPTY and len(out) - w < record_batch.HEADER_SIZE:
             return i, n_out, w, OK
-        if actions[i] == REWRITE:
+        if actions[i] == tables.REWRITE:
             plain_size = spans[i, 1] - spans[i, 0]
-            if len(out) - w < HEADER_SIZE + plain_size + RECORD_GROWTH * np.int64(row.count) or len(kept) < row.count:
+            if (
+                len(out) - w < record_batch.HEADER_SIZE + plain_size + RECORD_GROWTH * np.int64(row.count)
+                or len(kept) < row.count
+            ):
                 return i, n_out, w, OK
-        discarded = verdicts[i] & DISCARD != 0
+        discarded = verdicts[i] & tables.DISCARD != 0
         n = 0
-        if actions[i] == COPY:
+        if actions[i] == tables.COPY:
             _copy(row, block_position, out_rows[n_out])
             n = row.count
             n_out += 1
-        elif actions[i] == EMPTY:
+        elif actions[i] == tables.EMPTY:
             w = _write_empty(out, w, row, out_rows[n_out])
             n_out += 1
-        elif actions[i] != DROP:
+        elif actions[i] != tables.DROP:
             data = scratch if spans[i, 2] else raw
             n, expired, tombstone, bad_names, cursor, error = filter_records(
                 data, spans[i, 0], spans[i, 1], row, verdicts[i], survivors, cursor, limits, kept
             )
             keeps_magic = row.magic < 2 and limits.keep_magic
             gets_horizon = not (limits.mtime_only or keeps_magic or limits.erases)
-            gets_horizon &= tombstone or verdicts[i] & MARKER_OF_EMPTY_TXN != 0
-            gets_horizon &= row.magic < 2 or row.attributes & DELETE_HORIZON == 0
+            gets_horizon &= tombstone or verdicts[i] & tables.MARKER_OF_EMPTY_TXN != 0
+            gets_horizon &= row.magic < 2 or row.attributes & record_batch.DELETE_HORIZON == 0
             horizon = np.int64(new_horizon_ms) if gets_horizon else np.int64(-1)
             untouched = n == row.count and not gets_horizon and not (limits.erases_values and _any_erased(kept, n))
             if row.magic < 2 and not limits.erases:
-                untouched = untouched and keeps_magic and row.attributes & OTHER_MAGIC_BIT == 0
+                untouched = untouched and keeps_magic and row.attributes & tables.OTHER_MAGIC_BIT == 0
             if error == OK and bad_names and not untouched and not limits.erases:
                 error = BAD_NAMES
             if error != OK:
                 return i, n_out, w, error
             counters[TOMBSTONES_REMOVED] += expired
             # the last batch of a log whose last record is erased: the log must not end earlier
-            keeps_end = limits.erases and verdicts[i] & RETAIN_EMPTY != 0
+            keeps_end = limits.erases and verdicts[i] & tables.RETAIN_EMPTY != 0
             if n > 0 and untouched:
                 _copy(row, block_position, out_rows[n_out])
                 n_out += 1
@@ -307,7 +276,7 @@ def rewrite(
             elif n > 0:
                 w, error = _rewrite_batch(out, w, data, row, kept, n, horizon, limits.mtime_only, keeps_end, out_rows[n_out])
                 n_out += 1
-            elif verdicts[i] & RETAIN_EMPTY:
+            elif verdicts[i] & tables.RETAIN_EMPTY:
                 if row.magic < 2 and not limits.erases:
                     return i, n_out, w, EMPTY_OLD_BATCH
                 w = _write_empty(out, w, row, out_rows[n_out])
@@ -316,13 +285,13 @@ def rewrite(
                 return i, n_out, w, error
         counters[BYTES_READ] += row["size"]
         counters[MESSAGES_KEPT] += n
-        if not (discarded and verdicts[i] & RETAIN_EMPTY == 0):
+        if not (discarded and verdicts[i] & tables.RETAIN_EMPTY == 0):
             counters[MESSAGES_READ] += row.count
         if discarded:
-            counters[MARKERS_REMOVED if row.attributes & CONTROL else ABORTED_RECORDS] += row.count
-            if verdicts[i] & RETAIN_EMPTY:
+            counters[MARKERS_REMOVED if row.attributes & record_batch.CONTROL else ABORTED_RECORDS] += row.count
+            if verdicts[i] & tables.RETAIN_EMPTY:
                 counters[READ_DISCARDED] += row.count
-        if n_out and out_rows[n_out - 1].source == WRAPPER:
+        if n_out and out_rows[n_out - 1].source == tables.WRAPPER:
             return i + 1, n_out, w, OK
     return len(rows), n_out, w, OK
 

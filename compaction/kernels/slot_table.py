@@ -14,7 +14,6 @@ under a secret of the run; two keys share a hash once in 2^128 pairs.
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,18 +36,9 @@ _SHRINK = 2
 _KEPT_BYTES = 16 << 20
 
 
-class Layout(NamedTuple):
-    """The value of a slot: its ``code`` in the kernels, and the ``words`` of a slot."""
-
-    code: int
-    words: int
-
-
-OFFSETS = Layout(0, ENTRY_WORDS)
-COUNTS = Layout(1, ENTRY_WORDS)
-NEWEST = Layout(2, ENTRY_WORDS + 1)
-ENDS = Layout(3, ENTRY_WORDS + 1)
-_OFFSETS, _COUNTS = OFFSETS.code, COUNTS.code
+OFFSETS, COUNTS, NEWEST, ENDS = range(4)
+#: words of a slot by layout
+WORDS = (ENTRY_WORDS, ENTRY_WORDS, ENTRY_WORDS + 1, ENTRY_WORDS + 1)
 
 
 @inner
@@ -84,10 +74,10 @@ def _supersedes(word, other_word):
 
 @inner
 def _merge(table, slot, old_word, layout, word, fourth):
-    if layout == _OFFSETS:
+    if layout == OFFSETS:
         if _supersedes(word, old_word):
             table[slot, 2] = word
-    elif layout == _COUNTS:
+    elif layout == COUNTS:
         table[slot, 2] = old_word + word
     else:
         table[slot, 2] = max(old_word, word)
@@ -98,9 +88,9 @@ def _merge(table, slot, old_word, layout, word, fourth):
 def _value(entries, i, layout, of_records):
     """The third and fourth word that an entry adds to its key's slot."""
     word = entries[i, 2]
-    if layout == _OFFSETS:
+    if layout == OFFSETS:
         return word, np.uint64(0)
-    if layout == _COUNTS:
+    if layout == COUNTS:
         return np.uint64(1) if of_records else word, np.uint64(0)
     return word, np.uint64(1) if of_records else entries[i, 3]
 
@@ -291,14 +281,8 @@ class Arena:
         return table
 
 
-class _ThreadArena(threading.local):
-    """The arena of this thread, for its tasks, which run one after the other."""
-
-    def __init__(self) -> None:
-        self.arena = Arena()
-
-
-_this_thread = _ThreadArena()
+#: has the arena of this thread, for its tasks, which run one after the other
+_this_thread = threading.local()
 
 
 class SlotTable:
@@ -311,23 +295,24 @@ class SlotTable:
     """
 
     def __init__(
-        self, layout: Layout, buffer_bytes: int, load_factor: float, expected_keys: int, arena: Arena | None = None
+        self, layout: int, buffer_bytes: int, load_factor: float, expected_keys: int, arena: Arena | None = None
     ) -> None:
-        limit = min(max(2, buffer_bytes // (layout.words * _WORD_BYTES)), _MAX_SLOTS)
+        words = WORDS[layout]
+        limit = min(max(2, buffer_bytes // (words * _WORD_BYTES)), _MAX_SLOTS)
         slots = min(limit, max(_MIN_SLOTS, int(expected_keys / min(_TARGET_LOAD, load_factor)) + 2))
-        self.layout = layout
+        self._layout = layout
         #: uint64[slots, words]
-        self.slots = (arena or _this_thread.arena).table(slots, layout.words)
+        self.slots = (arena or vars(_this_thread).setdefault("arena", Arena())).table(slots, words)
         #: most keys that it may hold
         self.capacity = max(1, min(int(slots * load_factor), slots - 1))
         self._used = 0
 
     @classmethod
-    def of_keys(cls, layout: Layout, keys: int) -> SlotTable:
+    def of_keys(cls, layout: int, keys: int) -> SlotTable:
         """A table for exactly ``keys`` keys, at least one, in memory of its own."""
         capacity = max(keys, 1)
         slots = int(capacity / _EXACT_LOAD) + 2
-        table = cls(layout, slots * layout.words * _WORD_BYTES, 1.0, slots, Arena())
+        table = cls(layout, slots * WORDS[layout] * _WORD_BYTES, 1.0, slots, Arena())
         table.capacity = capacity
         return table
 
@@ -344,7 +329,7 @@ class SlotTable:
 
         :param entries: of one record each, uint64[n, 3]; else slots of another table
         """
-        next_entry, self._used = _put(self.slots, self.layout.code, entries, first, self._used, self.capacity, of_records)
+        next_entry, self._used = _put(self.slots, self._layout, entries, first, self._used, self.capacity, of_records)
         return int(next_entry)
 
     def follow(self, entries: NDArray[np.uint64], first: int, pairs: NDArray[np.uint64]) -> tuple[int, NDArray[np.uint64]]:
@@ -362,7 +347,7 @@ class SlotTable:
 
     def update(self, entries: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Put those of ``entries``, of the table's width, whose keys it holds; return the others. Overwrites ``entries``."""
-        return entries[: _update(self.slots, self.layout.code, entries)]
+        return entries[: _update(self.slots, self._layout, entries)]
 
     def superseded(self, lookups: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """bool[n]: for each of ``lookups``, uint64[n, 3], whether the table (``OFFSETS``) holds a record that supersedes it."""

@@ -40,7 +40,7 @@ from pathlib import Path
 
 from compaction.errors import LockedError, StorageError, UsageError
 from compaction.files.durable import remove_temporary
-from compaction.files.filesystem import NO_LOCK, DiskFileSystem, FileSystem, join, storage_of
+from compaction.files.filesystem import DiskFileSystem, FileSystem, join, storage_of
 from compaction.names import LOCK
 
 _LOG = logging.getLogger(__name__)
@@ -306,9 +306,8 @@ def access(files: DiskFileSystem, log_dirs: Sequence[str], purpose: Purpose) -> 
             try:
                 if purpose is Purpose.COPY:
                     _make_lock_file(files, log_dir)
-                lock = files.lock(log_dir, shared=purpose is not Purpose.CHANGE)
-                stack.callback(lock.release)
-                if purpose is Purpose.CHANGE and lock is not NO_LOCK:
+                stack.enter_context(files.lock(log_dir, shared=purpose is not Purpose.CHANGE))
+                if purpose is Purpose.CHANGE and storage_of(log_dir).locks:
                     claim = Claim.take(files, log_dir, identity)
                     stack.callback(claim.release)
                     owners[log_dir] = claim

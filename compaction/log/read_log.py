@@ -32,7 +32,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import xxhash
@@ -43,8 +43,8 @@ from compaction.files.filesystem import FileStat, FileSystem, ReadableFileSystem
 from compaction.files.segment_file import SegmentFile, SegmentScan
 from compaction.files.text_files import MAX_INDEX_BYTES, read_confirmed, read_small
 from compaction.formats import indexes
-from compaction.formats.indexes import read_offset_index
-from compaction.formats.primitives import FieldTable, FormatError
+from compaction.formats.indexes import OFFSET_INDEX
+from compaction.formats.primitives import FormatError
 from compaction.formats.producer_snapshot import ProducerEntry, read_snapshot
 from compaction.formats.record_batch import MAGIC, NO_TIMESTAMP
 from compaction.log.checkpoint_store import Checkpoints
@@ -66,11 +66,6 @@ RESTORE_SEGMENT = "restore this segment from a replica or a backup"
 _AGAIN = "make sure that nothing else works on this directory, check the disk, and run again"
 #: index files up to this size are read completely
 _SMALL_BYTES = 64 * 1024
-#: per kind of index: the fields of an entry, the count of valid entries, and a check that raises
-_RULES: dict[str, tuple[FieldTable[Any], Callable[[bytes], int], Callable[[bytes], None]]] = {
-    INDEX: (indexes.OFFSET_ENTRY, indexes.valid_offset_entries, indexes.check_offset_index),
-    TIMEINDEX: (indexes.TIME_ENTRY, indexes.valid_time_entries, indexes.check_time_index),
-}
 _CHANGED_HINT = "make sure that no broker and no other job works on this directory, and run again"
 
 
@@ -346,18 +341,18 @@ class _Index:
         if status is None:
             self.problem = f"{kind} is missing"
             return
-        table, valid, check = _RULES[kind]
+        index = indexes.SEGMENT_INDEXES[kind]
         data = fs.read_bytes(path) if status.size <= _SMALL_BYTES else _used_part(fs, path, status.size)
         if data is None:
             self.problem = f"{kind} is larger than any index"
             return
-        self.count = valid(data) if data else 0
-        if len(data) % table.size or any(data[self.count * table.size :]):
-            self.problem = _fault(check, data, kind)
+        self.count = index.valid(data) if data else 0
+        if len(data) % index.entry.size or any(data[self.count * index.entry.size :]):
+            self.problem = _fault(index.check, data, kind)
             self.count = 0
         elif self.count:
-            self.last = tuple(table.unpack(data, (self.count - 1) * table.size))
-            self.entries = data[: self.count * table.size]
+            self.last = tuple(index.entry.unpack(data, (self.count - 1) * index.entry.size))
+            self.entries = data[: self.count * index.entry.size]
 
     @property
     def last_timestamp(self) -> int:
@@ -493,7 +488,7 @@ def _boundaries(
 ) -> Iterator[tuple[int, int]]:
     file = SegmentFile(fs, join(log_path, segment_file(base_offset, LOG)), size_bytes)
     try:
-        entries = read_offset_index(fs.read_bytes(f"{log_path}/{segment_file(base_offset, INDEX)}"), base_offset)
+        entries = OFFSET_INDEX.read(fs.read_bytes(f"{log_path}/{segment_file(base_offset, INDEX)}"), base_offset)
     except (StorageError, ValueError):
         return
     ranges = max(1, round(size_bytes / target_bytes))

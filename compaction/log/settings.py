@@ -175,7 +175,7 @@ def stored_topic_id(fs: ReadableFileSystem, location: LogLocation) -> str | None
     path = join(location.path, PARTITION_METADATA)
     if fs.stat(path) is None:
         return None
-    return parse_partition_metadata(read_small_text(fs, path, _HINT, "latin-1"), path).topic_id
+    return parse_partition_metadata(read_small_text(fs, path, _HINT, "latin-1"), path)
 
 
 def _settings(location: LogLocation, request: CompactionRequest, stored: StoredConfig) -> Settings:

@@ -15,9 +15,8 @@ from compaction.errors import StorageError, UsageError
 from compaction.files.contents import digest_of
 from compaction.files.data_keys import add_private_keys
 from compaction.files.filesystem import storage_of
-from compaction.files.mixed import file_system
+from compaction.files.mixed import file_system, require_finished
 from compaction.files.object_store import require_store
-from compaction.files.remote import require_finished
 from compaction.files.text_files import read_text
 from compaction.files.uri import add_tail, is_inside, is_layout, parse_uri, place_of, resolved
 from compaction.formats.java_text import parse_properties
@@ -37,24 +36,24 @@ class _Common(Selection, PrivateKeys, Configuration, Rules, DryRun, Copy, Since,
     """The options that this module reads."""
 
 
+_DEFAULTS = {name: row.default for name, row in {**LOG_DIRS, **rows_of(_Common)}.items()}
+
+
 @dataclass(frozen=True)
 class Inputs:
-    """A call of a command.
-
-    ``inputs["topics"]`` is the value of a common option; if the command lacks it, the default.
+    """A call of a command: ``inputs["topics"]`` is the value of an option; of a common one that the command lacks, the default.
 
     :ivar given: the values of all options of the command, for documents
-    :ivar common: those of the common options
     :ivar now_ms: the current time for every rule of the call: the only place that reads the clock
     """
 
     command: CommandOptions[Any]
     given: Mapping[str, Any]
-    common: Mapping[str, Any]
+    values: Mapping[str, Any]
     now_ms: int
 
     def __getitem__(self, keyword: str) -> Any:
-        return self.common[keyword]
+        return self.values[keyword]
 
     @classmethod
     def of(cls, command: CommandOptions[V], options: V, **log_dirs: Texts) -> Inputs:
@@ -65,16 +64,11 @@ class Inputs:
         """
         given = {**{name: texts(value) for name, value in log_dirs.items()}, **cast("Mapping[str, Any]", options)}
         now_ms = given.get("as_of")
-        common = {name: given.get(name, row.default) for name, row in {**LOG_DIRS, **rows_of(_Common)}.items()}
-        return cls(command, given, common, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
+        return cls(command, given, {**_DEFAULTS, **given}, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
 
     def having(self, **changes: object) -> Inputs:
-        """The same call with other values of common options; documents have those that were given."""
-        return replace(self, common={**self.common, **changes})
-
-    @property
-    def to_store(self) -> bool:
-        return self["output_dir"] is not None and storage_of(self["output_dir"]).round_trips
+        """The same call with other values; documents have those that were given."""
+        return replace(self, values={**self.values, **changes})
 
 
 def read_request(inputs: Inputs, selector: Selector | None = None) -> CompactionRequest:
@@ -160,18 +154,37 @@ def find_logs(inputs: Inputs, selector: Selector) -> tuple[tuple[str, ...], tupl
     paths = [parse_uri(path, "--log-dir") for path in inputs["log_dirs"]]
     step(f"looking for logs in {paths[0] if len(paths) == 1 else f'{len(paths)} directories'}")
     join_tail(inputs["tail"], paths)
-    files = file_system(paths)
+    log_dirs = finished_log_dirs(paths)
+    for path in log_dirs:
+        outer = next((other for other in log_dirs if other != path and is_inside(path, other)), None)
+        if outer is not None:
+            raise UsageError(f"--log-dir: it is inside {outer}, which is also given", path=path, hint="give one of them")
+    return log_dirs, logs_in(inputs, log_dirs, selector)
+
+
+def finished_log_dirs(uris: Sequence[str]) -> tuple[str, ...]:
+    """The log directories, without duplicates.
+
+    :raises UsageError: one is missing, is not a directory, is a partition's, is incomplete or cannot be accessed
+    """
     with usage_errors():
-        log_dirs = check_log_dirs(files, paths)
+        log_dirs = check_log_dirs(file_system(uris), uris)
         for path in log_dirs:
-            outer = next((other for other in log_dirs if other != path and is_inside(path, other)), None)
-            if outer is not None:
-                raise UsageError(f"--log-dir: it is inside {outer}, which is also given", path=path, hint="give one of them")
             require_finished(path)
+        return log_dirs
+
+
+def logs_in(inputs: Inputs, log_dirs: Sequence[str], selector: Selector) -> tuple[LogLocation, ...]:
+    """The selected logs.
+
+    :raises UsageError: a selected partition does not exist; or no log is selected, unless the call allows that
+    """
+    files = file_system(log_dirs)
+    with usage_errors():
         logs = discover(files, log_dirs, selector)
         if not inputs["allow_empty"]:
             require_logs(files, logs, log_dirs, selector)
-        return log_dirs, logs
+        return logs
 
 
 def read_metadata_dirs(inputs: Inputs) -> tuple[str, ...]:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from compaction.errors import UsageError
 from compaction.files.text_files import read_text
 from compaction.formats.primitives import FormatError
-from compaction.options.table import Keys
-from compaction.options.values import texts
+from compaction.options.inputs import Inputs
 
 if TYPE_CHECKING:
     # imported only when keys are read, because most calls have none
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     Listed = tuple[pa.Array, NDArray[np.int64]]
 
 
-def read_keys(options: Keys) -> tuple[KeyCriteria, KeyPlaces]:
+def read_keys(inputs: Inputs) -> tuple[KeyCriteria, KeyPlaces]:
     """The selected keys, which are never printed, and the file and line of each.
 
     :raises UsageError: there are none, or a file or pattern cannot be read
@@ -35,9 +34,8 @@ def read_keys(options: Keys) -> tuple[KeyCriteria, KeyPlaces]:
     from compaction.formats import keys as key_list
     from compaction.formats.keys import KeyCriteria
 
-    texts_of_patterns = [pattern for text in texts(options["where"]) for pattern in _patterns(text)]
-    patterns = tuple(_pattern(text) for text in texts_of_patterns)
-    files = {path: _read(path, options) for path in dict.fromkeys(texts(options["keys"]))}
+    patterns = tuple(_pattern(pattern) for text in inputs["where"] for pattern in _patterns(text))
+    files = {path: _read(path, inputs) for path in dict.fromkeys(inputs["keys"])}
     all_keys = pa.chunked_array([keys for keys, _ in files.values()], pa.binary())
     if all_keys.nbytes > key_list.MAX_BYTES:
         raise UsageError("--keys: more than 2 GiB of keys", hint="divide the list, and run once for each part")
@@ -83,11 +81,11 @@ def _pattern(text: str) -> KeyPattern:
         raise UsageError(f"--where: a pattern {reason}", hint="e.g. --where 'prefix=user-17:'") from None
 
 
-def _read(path: str, options: Keys) -> Listed:
+def _read(path: str, inputs: Inputs) -> Listed:
     """The keys of a file, and the line of each."""
     from compaction.formats import keys as key_list
 
-    kind, column = options["keys_format"], options["keys_column"]
+    kind, column = inputs["keys_format"], inputs["keys_column"]
     try:
         if column is not None:
             return _column(path, column, kind)

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, wraps
+from functools import wraps
 from typing import Any, Generic, ParamSpec, TypeVar, cast, get_args
 
 from compaction.errors import UsageError, wording
@@ -84,11 +84,6 @@ class Option:
         """A value for documents; those that may be keys are hidden."""
         return [HIDDEN] * len(value) if self.hidden else value
 
-    def check(self, value: Any) -> None:
-        """:raises UsageError: the value is none of the choices"""
-        if self.choices is not None and isinstance(value, str) and value not in self.choices:
-            raise UsageError(f"{self.flag}: {value!r} is not one of {', '.join(self.choices)}", hint="see --help")
-
 
 @dataclass(frozen=True)
 class Combination:
@@ -116,70 +111,42 @@ _LIMITS = ("max_duration", "max_rewrite", "min_freed")
 
 COMBINATIONS = (
     Combination(("release_early",), "--release-early: a copy replaces no segments", _DROP, excluded=("output_dir",)),
-    Combination(
-        ("release_early",), "--release-early removes what --verify compares the result with", _DROP, excluded=("verify",)
-    ),
-    Combination(
-        _LIMITS, "--max-duration, --max-rewrite and --min-freed limit runs in place: a copy has all logs",
-        "drop --output-dir, or the limits", excluded=("output_dir",),
-    ),
-    Combination(
-        ("max_duration",), "--max-duration: a dry run cannot say how fast the run would be", _DROP, excluded=("dry_run",)
-    ),
+    Combination(("release_early",), "--release-early removes what --verify compares the result with", _DROP,
+                excluded=("verify",)),
+    Combination(_LIMITS, "--max-duration, --max-rewrite and --min-freed limit runs in place: a copy has all logs",
+                "drop --output-dir, or the limits", excluded=("output_dir",)),
+    Combination(("max_duration",), "--max-duration: a dry run cannot say how fast the run would be", _DROP,
+                excluded=("dry_run",)),
     Combination(("accept_loss",), "--accept-loss is an option of --output-layout", "see --help", needed=("output_layout",)),
-    Combination(
-        ("output_layout",), "--output-layout needs --output-dir", "name a new directory, or a URI", needed=("output_dir",)
-    ),
-    Combination(
-        ("output_layout",), "--output-layout cannot be combined with --replace and --if-done", "name a new directory",
-        excluded=("replace", "if_done"),
-    ),
+    Combination(("output_layout",), "--output-layout needs --output-dir", "name a new directory, or a URI",
+                needed=("output_dir",)),
+    Combination(("output_layout",), "--output-layout cannot be combined with --replace and --if-done", "name a new directory",
+                excluded=("replace", "if_done")),
     Combination(("output_layout",), "--output-layout cannot be combined with --since", _DROP, excluded=("since",)),
-    Combination(
-        ("if_done",), "--if-done needs --certificate: only a certificate records which keys were erased",
-        "give the same --certificate FILE to each call of the slot", needed=("certificate",),
-    ),
+    Combination(("if_done",), "--if-done needs --certificate: only a certificate records which keys were erased",
+                "give the same --certificate FILE to each call of the slot", needed=("certificate",)),
     Combination(("replace", "if_done"), "--replace and --if-done need --output-dir", "see --help", needed=("output_dir",)),
-    Combination(
-        ("if_done",), "--if-done needs --as-of: without it each run has another time", "e.g. --as-of 2026-11-22T02:00Z",
-        needed=("as_of",),
-    ),
-    Combination(
-        ("since",), "--since needs --output-dir, and no --dry-run", "see --help", excluded=("dry_run",), needed=("output_dir",)
-    ),
+    Combination(("if_done",), "--if-done needs --as-of: without it each run has another time", "e.g. --as-of 2026-11-22T02:00Z",
+                needed=("as_of",)),
+    Combination(("since",), "--since needs --output-dir, and no --dry-run", "see --help", excluded=("dry_run",),
+                needed=("output_dir",)),
     Combination(("certificate",), "--certificate: a dry run changes nothing to certify", _DROP, excluded=("dry_run",)),
-    Combination(
-        ("keys", "where"), "--keys and --where need --certificate", "see --help", needed=("certificate",), of=("verify",)
-    ),
-    Combination(
-        ("explain",), "--explain takes neither --topic, --partition, --html nor --metrics", "name the partitions to explain",
-        excluded=("topics", "partitions", "html", "metrics"),
-    ),
-    Combination(
-        ("over_time",), "--over-time takes neither --explain nor --include-active", "drop one of the options",
-        excluded=("explain", "include_active"),
-    ),
-    *(
-        Combination((name,), f"{flag} is an option of --over-time", "add --over-time", needed=("over_time",))
-        for name, flag in (
-            ("from_time", "--from"), ("to_time", "--to"), ("every", "--every"), ("ahead", "--ahead"), ("fit", "--fit"),
-        )
-    ),
-    Combination(
-        ("to_time",), "--to is a time up to --as-of, and not given with --ahead", "use --ahead for the time after it",
-        excluded=("ahead",),
-    ),
-    *(
-        Combination((name,), f"{flag} is an option of a count of bytes", "add --bytes", needed=("stored",))
-        for name, flag in (("group_by", "--group-by"), ("as_of", "--as-of"))
-    ),
-    Combination(
-        ("stored",), "with a count of bytes, records are those of read_committed", "omit --isolation-level",
-        excluded=("isolation_level",),
-    ),
-    Combination(
-        ("broker_logs",), "--broker-log needs --log-dir", "give the log directories of that broker", needed=("log_dirs",)
-    ),
+    Combination(("keys", "where"), "--keys and --where need --certificate", "see --help", needed=("certificate",),
+                of=("verify",)),
+    Combination(("explain",), "--explain takes neither --topic, --partition, --html nor --metrics",
+                "name the partitions to explain", excluded=("topics", "partitions", "html", "metrics")),
+    Combination(("over_time",), "--over-time takes neither --explain nor --include-active", "drop one of the options",
+                excluded=("explain", "include_active")),
+    *(Combination((name,), f"{flag} is an option of --over-time", "add --over-time", needed=("over_time",)) for name, flag in (
+        ("from_time", "--from"), ("to_time", "--to"), ("every", "--every"), ("ahead", "--ahead"), ("fit", "--fit"))),
+    Combination(("to_time",), "--to is a time up to --as-of, and not given with --ahead",
+                "use --ahead for the time after it", excluded=("ahead",)),
+    *(Combination((name,), f"{flag} is an option of a count of bytes", "add --bytes", needed=("stored",))
+      for name, flag in (("group_by", "--group-by"), ("as_of", "--as-of"))),
+    Combination(("stored",), "with a count of bytes, records are those of read_committed", "omit --isolation-level",
+                excluded=("isolation_level",)),
+    Combination(("broker_logs",), "--broker-log needs --log-dir", "give the log directories of that broker",
+                needed=("log_dirs",)),
     Combination(("offsets",), "--offsets and --timestamp select different records", _DROP, excluded=("timestamp",)),
 )  # fmt: skip
 
@@ -197,13 +164,12 @@ class CommandOptions(Generic[Values]):
     def __init__(
         self, name: str, keywords: type[Values], *command_line: Mapping[str, Option], description: str, epilog: str
     ) -> None:
-        self.name = name
-        self._run: Callable[..., Any] | None = None
-        self.description, self.epilog = description, epilog
+        self.name, self.description, self.epilog = name, description, epilog
         self.keywords = rows_of(keywords)
         self.rows = {keyword: row for rows in (*command_line, self.keywords) for keyword, row in rows.items()}
         self._combinations = [each for each in COMBINATIONS if each.applies(name, self.rows)]
         self._hints = keywords.__annotations__
+        self._run: Callable[..., Any]
 
     def complete(self, given: Mapping[str, object]) -> Values:
         """The values of all keywords, in the form in which they are used.
@@ -212,8 +178,9 @@ class CommandOptions(Generic[Values]):
         :raises UsageError: a value is none of its choices, or options contradict each other
         """
         values = {name: row.plain(given.get(name, row.default)) for name, row in self.keywords.items()}
-        for name, row in self.keywords.items():
-            row.check(values[name])
+        for value, row in zip(values.values(), self.keywords.values(), strict=True):
+            if row.choices is not None and isinstance(value, str) and value not in row.choices:
+                raise UsageError(f"{row.flag}: {value!r} is not one of {', '.join(row.choices)}", hint="see --help")
         self.check({**given, **values})
         return cast("Values", values)
 
@@ -226,15 +193,15 @@ class CommandOptions(Generic[Values]):
 
         :param source: the source of values that are not the default
         """
-        found = {}
+        found: dict[str, dict[str, object]] = {}
         for name, row in ((name, self.rows[name]) for name in values if name in self.rows):
             value = row.shown(values[name])
             is_default = value == row.default or (not value and not row.default)
             shown = _without_passwords(value)
-            plain = isinstance(shown, (str, int, float, list, type(None)))
-            flags = [row.flag] if source == "call" else [each.flag for each in (row, *row.others)]
-            for flag in filter(None, flags):
-                found[flag] = {"value": shown if plain else str(shown), "source": "default" if is_default else source}
+            shown = shown if isinstance(shown, (str, int, float, list, type(None))) else str(shown)
+            for each in [row] if source == "call" else [row, *row.others]:
+                found[each.flag] = {"value": shown, "source": "default" if is_default else source}
+        found.pop("", None)
         return found
 
     def check(self, values: Mapping[str, object]) -> None:
@@ -254,9 +221,10 @@ class CommandOptions(Generic[Values]):
     def function(self, function: Callable[P, R]) -> Callable[P, R]:
         """Makes a function of the Python API from one that takes the values of all keywords. Its errors name keywords."""
         self._run = function
-        types = {name: get_args(hint)[0] for name, hint in self._hints.items()}
         keywords = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=row.default, annotation=_type_name(types[name]))
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=row.default, annotation=_type_name(get_args(self._hints[name])[0])
+            )
             for name, row in self.keywords.items()
         ]
         signature = inspect.signature(function)
@@ -271,8 +239,7 @@ class CommandOptions(Generic[Values]):
             token = wording.set(self.in_keywords)
             try:
                 with storage_call():
-                    result: R = self.run(arguments)
-                    return result
+                    return cast("R", self.run(arguments))
             except UsageError as error:
                 error.reword(self.in_keywords)
                 raise
@@ -284,21 +251,14 @@ class CommandOptions(Generic[Values]):
 
     def run(self, given: Mapping[str, Any]) -> Any:
         """Calls the function of the Python API with the values of a command line. Its errors name flags."""
-        if self._run is None:
-            raise TypeError(f"{self.name} has no function")
         own = {each.name: given[each.name] for each in _own(inspect.signature(self._run)) if each.name in given}
         return self._run(**own, **cast("Mapping[str, Any]", self.complete(given)))
 
-    @cached_property
-    def _keyword_of(self) -> Mapping[str, str]:
-        flags = {row.flag: keyword for keyword, row in self.rows.items()}
-        return flags | {other.flag: keyword for keyword, row in self.rows.items() for other in row.others}
-
     def in_keywords(self, text: str) -> str:
         """A message with the names of keywords in place of flags."""
-        name = self.name if self._run is None else self._run.__name__
-        text = text.replace("see --help", f"see help(compaction.{name})")
-        return re.sub(r"--[a-z][a-z-]*[a-z]", lambda match: self._keyword_of.get(match[0], match[0]), text)
+        keywords = {each.flag: name for name, row in self.rows.items() for each in (row, *row.others)}
+        text = text.replace("see --help", f"see help(compaction.{self._run.__name__})")
+        return re.sub(r"--[a-z][a-z-]*[a-z]", lambda match: keywords.get(match[0], match[0]), text)
 
 
 def _without_passwords(value: object) -> object:

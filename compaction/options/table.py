@@ -68,8 +68,6 @@ def _switch(group: str, flag: str, text: str, **more: Any) -> Option:
 
 
 class Selection(TypedDict, total=False):
-    """The logs in them."""
-
     topics: Annotated[Texts, _many(_LOGS, "--topic", "REGEX", "only topics whose full name matches one of these regular"
         " expressions", usual=True)]
     partitions: Annotated[Texts, _many(_LOGS, "--partition", "TOPIC-N", "only these partitions, in addition to those of"
@@ -81,15 +79,11 @@ class Selection(TypedDict, total=False):
 
 
 class PrivateKeys(TypedDict, total=False):
-    """Keys of encrypted exports."""
-
     private_keys: Annotated[Texts, _many(_LOGS, "--private-key", "[ID=]FILE", "a private RSA key (PEM) of an encrypted"
         " export, for this key id or for all other ids")]
 
 
 class Keys(TypedDict, total=False):
-    """The keys of an erasure."""
-
     keys: Annotated[Texts, _many(_KEYS, "--keys", "FILE", "a file with keys, one per line; with --keys-column, a Parquet or"
         " CSV file", usual=True)]
     keys_format: Annotated[str, _value(_KEYS, "--keys-format", None, "encoding of the keys in --keys; json: a string, or a"
@@ -102,8 +96,6 @@ class Keys(TypedDict, total=False):
 
 
 class Erasing(TypedDict, total=False):
-    """What replaces erased records, and what may remain."""
-
     on_match: Annotated[str, _value(_KEYS, "--on-match", None, "drop the records, or replace each by a tombstone of the same"
         " key, offset and timestamp, without headers (default: drop)", default="drop", choices=("drop", "tombstone"),
         recorded=True)]
@@ -113,8 +105,6 @@ class Erasing(TypedDict, total=False):
 
 
 class Certificate(TypedDict, total=False):
-    """The proof of an erasure."""
-
     certificate: Annotated[str | os.PathLike[str] | None, _file(_RUN, "--certificate",
         "write a certificate in JSON: the erased records, and the proof that nothing else was changed; exit with 1 if"
         " records of the keys remain in the log directories", usual=True, recorded=True, texts={
@@ -123,8 +113,6 @@ class Certificate(TypedDict, total=False):
 
 
 class Now(TypedDict, total=False):
-    """The time of a call."""
-
     as_of: Annotated[Time | None, _value(_CONFIGURATION, "--as-of", "TIME", "current time for every rule, to repeat a run"
         " exactly, e.g. 2026-11-22T02:00Z (default: now)", read=iso_time_ms, texts={
             "count": "with --bytes: count the ages of records up to this time, e.g. 2026-11-22T02:00Z (default: now)",
@@ -134,8 +122,6 @@ class Now(TypedDict, total=False):
 
 
 class Configuration(Now, total=False):
-    """The configuration of topics and brokers."""
-
     config: Annotated[Texts, _many(_CONFIGURATION, "--config", "FILE", "a broker's server.properties, or TOML (name ends in"
         " .toml); later files win")]
     settings: Annotated[NamedSettings, _many(_CONFIGURATION, "--set", "KEY=VALUE",
@@ -147,16 +133,12 @@ class Configuration(Now, total=False):
 
 
 class Rules(TypedDict, total=False):
-    """The rules of a version of Kafka."""
-
     kafka_version: Annotated[str, _value(_RULES, "--kafka-version", "VERSION", "apply the log cleaner's rules of this Kafka"
         f" version, {OLDEST} to {NEWEST}, e.g. 3.9 or 3.9.1 (default: {AUTO}, the version of each log's cluster by its"
         " metadata.version or inter.broker.protocol.version, else the newest)", default=AUTO)]
 
 
 class Tasks(TypedDict, total=False):
-    """What runs the tasks."""
-
     engine: Annotated[str, _value(_RUN, "--engine", None, "run tasks in processes on this machine (local,"
         " needs no Java), as Spark jobs (spark), or on a Spark Connect server (connect); the result is the same (default: auto,"
         " which is connect with SPARK_REMOTE, spark under spark-submit, and local otherwise)", default=AUTO,
@@ -171,14 +153,10 @@ class Tasks(TypedDict, total=False):
 
 
 class DryRun(TypedDict, total=False):
-    """Runs that write nothing."""
-
     dry_run: Annotated[bool, _switch(_RUN, "--dry-run", "write nothing; report the figures of the run", usual=True)]
 
 
 class Active(TypedDict, total=False):
-    """The last segments of logs."""
-
     include_active: Annotated[bool, _switch(_RUN, "--include-active", "also clean the last segment of each log; only for"
         " exports to which no broker appends", usual=True, recorded=True, texts={
             "erase": "also erase from the last segment of each log; a broker can append to the result",
@@ -188,8 +166,6 @@ class Active(TypedDict, total=False):
 
 
 class Keyless(TypedDict, total=False):
-    """Records without keys."""
-
     allow_keyless: Annotated[bool, _switch(_RUN, "--allow-keyless", "clean logs even if many of their records have no key;"
         " compaction drops these records, and refuses such logs by default", recorded=True, texts={
             "dry-run": "compare runs with --allow-keyless, which also clean logs with many records without a key",
@@ -197,8 +173,6 @@ class Keyless(TypedDict, total=False):
 
 
 class Copy(TypedDict, total=False):
-    """The output in another place."""
-
     output_dir: Annotated[str | os.PathLike[str] | None, _value(_RUN, "--output-dir", "DIR",
         "write all logs to this new directory and do not change the source; it appears only when it is complete", usual=True)]
     output_layout: Annotated[str | None, _value(_RUN, "--output-layout", None, "layout of --output-dir: tiered storage"
@@ -215,8 +189,6 @@ class Copy(TypedDict, total=False):
 
 
 class Since(TypedDict, total=False):
-    """Incremental copies."""
-
     since: Annotated[str | os.PathLike[str] | None, _value(_RUN, "--since", "DIR",
         "continue this previous copy of the same logs: take unchanged segments from it, and read only new ones from the"
         " source; it must have been written with --if-done, --replace or --since, or to an object store", usual=True)]
@@ -240,8 +212,6 @@ class Cleaning(Since, total=False):
 
 
 class Policies(TypedDict, total=False):
-    """The policies that a dry run compares, and the time that it simulates."""
-
     policies: Annotated["Texts | Sequence[Mapping[str, object]]", _many(_COMPARISON, "--policy", "K=V,K=V",
         f"settings to compare, or {CONFIGURED} (default: {CONFIGURED})", texts_of=texts_of_policies, usual=True)]
     over_time: Annotated[bool, _switch(_OVER_TIME, "--over-time", "simulate the policies since the first record of the logs",
@@ -259,8 +229,6 @@ class Policies(TypedDict, total=False):
 
 
 class Proof(TypedDict, total=False):
-    """What a verification requires."""
-
     several_rounds: Annotated[bool, _switch(_RUN, "--several-rounds", "allow more than one round of cleaning, in which"
         " delete horizons may have been set and have passed")]
     strict: Annotated[bool, _switch(_RUN, "--strict", "report retained superseded records as violations; Kafka may retain"
@@ -268,8 +236,6 @@ class Proof(TypedDict, total=False):
 
 
 class Counts(TypedDict, total=False):
-    """What a count shows."""
-
     isolation_level: Annotated[str, _value(_RUN, "--isolation-level", None, "read_uncommitted: with aborted data, and up to"
         " the high watermark (default: read_committed)", default="read_committed",
         choices=("read_committed", "read_uncommitted"))]
@@ -287,8 +253,6 @@ class Counts(TypedDict, total=False):
 
 
 class Health(TypedDict, total=False):
-    """What a checkup reads."""
-
     broker_logs: Annotated[Texts, _many(_LOGS, "--broker-log", "FILE", "the broker's log-cleaner.log or server.log, older"
         " files first", usual=True)]
     quick: Annotated[bool, _switch(_LOGS, "--quick", "do not check the cleanable ranges of logs for damage", usual=True)]
@@ -297,8 +261,6 @@ class Health(TypedDict, total=False):
 
 
 class DumpOptions(PrivateKeys, total=False):
-    """The keywords of ``compaction.dump``."""
-
     offsets: Annotated[str | None, _value(_FILES, "--offsets", "A:B", "print only batches and records of logs with offsets"
         " from A to B inclusive, found by the offset index; A: has no end, :B no start, and A is a single offset", usual=True)]
     timestamp: Annotated[int | None, _value(_FILES, "--timestamp", "MS", "print only the first record of a log with a"

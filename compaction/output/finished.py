@@ -31,12 +31,11 @@ from compaction.files.contents import read_range
 from compaction.files.durable import replace_file
 from compaction.files.filesystem import DiskFileSystem, FileRange, FileStat, FileSystem, base_name, join, parent, storage_of
 from compaction.files.local import LocalFileSystem
-from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, Manifests, is_late, is_significant
-from compaction.files.mixed import MixedFileSystem
-from compaction.files.object_output import OutputFileSystem
+from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, Manifests, is_late
+from compaction.files.mixed import MixedFileSystem, OutputFileSystem
 from compaction.files.object_store import ObjectFile, objects_below
 from compaction.files.uri import is_inside, resolved
-from compaction.names import LOCK
+from compaction.names import LOCK, is_significant
 from compaction.screen.amounts import counted
 
 _LOG = logging.getLogger(__name__)
@@ -265,7 +264,7 @@ def remove_leftovers(fs: DiskFileSystem, output_dir: str) -> None:
     own = {join(above, name): match[1] for name, match in hidden.items() if match and _is_own(fs, join(above, name))}
     for path in (path for path, suffix in own.items() if suffix == STAGED):
         # a shared lock creates no file: somebody may have planted a link here
-        fs.lock(path, shared=True).release()
+        fs.lock(path, shared=True).close()
         fs.remove_tree(path)
     retired = [path for path, suffix in own.items() if suffix == RETIRED]
     if retired and fs.stat(output_dir) is None:

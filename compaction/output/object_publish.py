@@ -12,7 +12,7 @@ An object store cannot rename a directory (see ``compaction.files.manifest``). S
 An interruption before step 4 leaves a prefix without a manifest. A failed run removes its objects and keeps the marker,
 because killed tasks may still upload under temporary names. Readers of a finished output do not see these names, and the next
 run removes them. An object store has no locks. If two runs begin at an empty prefix, one continues
-(``compaction.files.object_output``). If a run is repeated while it is active, the later run wins: the other one finds the
+(``compaction.files.mixed``). If a run is repeated while it is active, the later run wins: the other one finds the
 later marker and fails before it writes its manifest.
 
 To replace a finished output, the new one is written and finished under a name beside it. Then a marker that names the new one
@@ -41,8 +41,8 @@ from compaction.config.request import CompactionRequest
 from compaction.errors import CorruptLogError, StorageError, UsageError
 from compaction.files.filesystem import DiskFileSystem, ReadableFileSystem, base_name, join, parent, split
 from compaction.files.local import LocalFileSystem
-from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, is_significant, marker, run_of, sources_of, staged_of
-from compaction.files.object_output import CLAIM, ONE_RUN, OutputFileSystem, marked_by, put_marker, require_own
+from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, Marker, marker
+from compaction.files.mixed import CLAIM, ONE_RUN, OutputFileSystem, marked_by, put_marker, require_own
 from compaction.files.object_store import (
     ObjectFile,
     delete_object,
@@ -53,7 +53,7 @@ from compaction.files.object_store import (
     stat_objects,
 )
 from compaction.files.uri import resolved
-from compaction.names import parse_partition_dir, parse_segment_file
+from compaction.names import is_significant, parse_partition_dir, parse_segment_file
 from compaction.output.finished import STAGED, layout, read_finished, require_replaceable, require_target
 
 _LOG = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def is_taken_over(output_dir: str, names: Sequence[str], log_dirs: Sequence[str]
 
 def _sources(output_dir: str, names: Sequence[str]) -> list[str] | None:
     mark = MARKER if MARKER in names else next(name for name in names if name.startswith(CLAIM))
-    return sources_of(read_whole(join(output_dir, mark)))
+    return Marker.parse(read_whole(join(output_dir, mark))).sources
 
 
 class ObjectTarget:
@@ -271,7 +271,7 @@ def complete_replacement(output_dir: str) -> None:
     path = join(output_dir, MARKER)
     if stat_objects([path])[0] is None:
         return
-    staged = staged_of(read_whole(path))
+    staged = Marker.parse(read_whole(path)).staged
     # the name in a marker is only believed if it is one that a run gives to its output
     if staged is None or not _is_staged(staged, output_dir) or read_finished(staged) is None:
         return
@@ -326,4 +326,4 @@ def _is_unfinished(output_dir: str, names: Sequence[str]) -> bool:
         return True
     # a malformed one may be that of a finished output
     manifest = _any_manifest(output_dir)
-    return manifest is not None and manifest.run not in (None, run_of(read_whole(join(output_dir, MARKER))))
+    return manifest is not None and manifest.run not in (None, Marker.parse(read_whole(join(output_dir, MARKER))).run)

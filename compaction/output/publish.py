@@ -150,7 +150,7 @@ class LocalTarget:
         with ExitStack() as locks:
             for root in _roots(earlier):
                 if fs.stat(join(output_dir, root)) is not None:
-                    locks.callback(fs.lock(join(output_dir, root).rstrip("/")).release)
+                    locks.enter_context(fs.lock(join(output_dir, root).rstrip("/")))
             if not self._exchange(retired, earlier):
                 fs.rename(output_dir, retired)
                 try:
@@ -184,7 +184,7 @@ class LocalTarget:
         return exchanged
 
     def abort(self, *, tasks_may_write: bool = False) -> None:
-        self._lock.release()
+        self._lock.close()
         self.files.remove_tree(self._staging)
 
 

@@ -50,11 +50,11 @@ from compaction.files.filesystem import (
 from compaction.files.segment_file import SegmentFile
 from compaction.formats.indexes import (
     MAX_RELATIVE_OFFSET,
+    OFFSET_INDEX,
     OFFSET_ROW,
+    TIME_INDEX,
     TIME_ROW,
     TXN_ROW,
-    write_offset_index,
-    write_time_index,
     write_txn_index,
 )
 from compaction.kernels.batches import LARGEST_SIZE, scan_batches
@@ -69,7 +69,7 @@ _BATCH_END_BYTES = 128 << 10
 #: the kinds of a part's files
 PART, ROWS = ".part", ".rows"
 #: The reader's distance behind the writer, and the least size (twice this) that is read in parallel. It must exceed the
-#: writer's two buffers (``compaction.files.local_output.DirectWriter``): bytes still in these are not in the file yet.
+#: writer's two buffers (``compaction.files.local.LocalOutput``): bytes still in these are not in the file yet.
 _FOLLOW_BYTES = 8 << 20
 
 
@@ -361,7 +361,7 @@ class IndexBuilder:
             last = np.array([(self._state[MAX_TIMESTAMP], self._state[MAX_TIMESTAMP_OFFSET])], TIME_ROW)
             self._times.append(last)
         offsets, times = np.concatenate(self._offsets), np.concatenate(self._times)
-        return write_offset_index(offsets, self._base_offset), write_time_index(times, self._base_offset)
+        return OFFSET_INDEX.write(offsets, self._base_offset), TIME_INDEX.write(times, self._base_offset)
 
 
 class SegmentIndexes:
@@ -443,7 +443,8 @@ class SegmentWriter:
         """
         batches, rows = written
         self._parts.append(batches)
-        self._log.output.copy_from(paths[0])
+        for data in read_range(self._fs, FileRange(paths[0], 0, batches.size)):
+            self._log.output.write([data])
         table = xxhash.xxh3_128()
         for data in read_range(self._fs, FileRange(paths[1], 0, rows.size), _ROWS_AT_ONCE * OUT_ROW.itemsize):
             table.update(data)
@@ -464,7 +465,7 @@ class SegmentWriter:
         for file in self._files.values():
             file.output.start_writeback()
         for file in self._files.values():
-            file.output.close(sync=False, mtime_ms=mtime_ms)
+            file.output.close(sync=False, mtime_ns=mtime_ms * 1_000_000)
         yield content_of(*map(self._path, self._files))
         # as the file system stores them, possibly rounded; a store has none
         has_times = storage_of(self._directory).attributes

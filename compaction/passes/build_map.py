@@ -24,10 +24,8 @@ from dataclasses import replace
 from itertools import groupby, pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compaction.engine import Emission
-from compaction.files.segment_file import Block
 from compaction.kernels.keys import KeyFilter
 from compaction.kernels.slot_table import OFFSETS, Arena, SlotTable, by_shard
 from compaction.kernels.tables import ENTRY_BYTES
@@ -86,7 +84,7 @@ def collect_keys(
     collected = []
     for log, group in groupby(slices, key=lambda slice_: slice_.log):
         context, words = logs[log]
-        sink, throttle = _KeyFilterSink(log, context, settings, words), Throttle(settings.bytes_per_second)
+        sink, throttle = _KeyFilterSink(context, settings, words), Throttle(settings.bytes_per_second)
         summaries = [finish(scan_records_of(slice_, [sink], (), settings, throttle)) for slice_ in group]
         collected.append((log, sink.keys, summaries))
     return collected
@@ -99,8 +97,8 @@ def dirty_records(slices: Iterable[Slice], first_dirty_offset: int) -> int:
 class _KeyFilterSink:
     """Adds the keys of dirty records to a filter of ``words`` words."""
 
-    def __init__(self, number: int, log: MapContext, settings: MapSettings, words: int) -> None:
-        self.number, self._entries = number, Entries(log, settings.secret)
+    def __init__(self, log: MapContext, settings: MapSettings, words: int) -> None:
+        self._entries = Entries(log, settings.secret)
         self.begin, self.counts = self._entries.begin, self._entries.counts
         self.keys = KeyFilter(np.zeros(words, np.uint64))
 
@@ -120,23 +118,20 @@ class OffsetMapSink:
     def __init__(
         self, number: int, log: MapContext, settings: MapSettings, max_records: int, arena: Arena | None = None
     ) -> None:
-        self.number, self._log, self._source = number, log, Entries(log, settings.secret)
-        self.counts = self._source.counts
+        self._number, self._log, self._source = number, log, Entries(log, settings.secret)
+        self.begin, self.counts = self._source.begin, self._source.counts
         self._map = TaskMap(settings.map_bytes, settings.load_factor, max_records, arena)
         self._lookups: list[Packed] = []
         self._lookup_count = 0
         self._lookup_limit = min(settings.map_bytes, _LOOKUP_BYTES) // ENTRY_BYTES
         self._any_spilled = False
 
-    def begin(self, block: Block) -> NDArray[np.bool_]:
-        return self._source.begin(block)
-
     def take(self, decoded: Decoded) -> Iterator[Emitted]:
         for entries, lookups in self._source.of(decoded):
             if self._log.dirty_keys is not None:
                 lookups = self._log.dirty_keys.prune(lookups, self._log.first_dirty_offset)
             for slots in self._map.put(entries):
-                yield from spilled(self.number, slots, self._log.shards)
+                yield from spilled(self._number, slots, self._log.shards)
             if len(lookups):
                 self._lookups.append(lookups.copy())
                 self._lookup_count += len(lookups)
@@ -148,18 +143,18 @@ class OffsetMapSink:
             self._any_spilled = True
             lookups = np.concatenate(self._lookups)
             self._lookups, self._lookup_count = [], 0
-            yield from spilled(self.number, lookups, self._log.shards)
+            yield from spilled(self._number, lookups, self._log.shards)
 
     def result(self) -> Emitting[None]:
         """The log's survivor entries, if this task has scanned the entire log without spilling; else all remaining entries and
         lookups, by shard."""
         resolved = self._resolved()
         if resolved is not None:
-            yield (self.number, 0), resolved
+            yield (self._number, 0), resolved
             return
         yield from self._spill_lookups()
         for slots in self._map.drain():
-            yield from spilled(self.number, slots, self._log.shards)
+            yield from spilled(self._number, slots, self._log.shards)
 
     def _resolved(self) -> Resolved | None:
         if not self._log.single_task or self._any_spilled or self._map.complete is None:

@@ -12,8 +12,8 @@ a copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -83,9 +83,9 @@ class DiffersError(LogError):
 
 
 class SourceComparison:
-    """Compares the output of a part with the segment that it reads; a ``Writer`` that writes nothing.
+    """Compares the output of a part with the segment that it reads.
 
-    :param source: from ``only_source``
+    :param source: the path of that segment
     """
 
     def __init__(self, part: OutputPart, log: CleanContext, source: str) -> None:
@@ -116,29 +116,12 @@ class SourceComparison:
                 raise DiffersError
 
 
-def only_source(part: OutputPart, log: CleanContext) -> str | None:
-    """The path of the one segment that a part reads as a whole, if its output would replace it under the same name; ``None`` if
-    not, or if it is small.
-
-    :raises StorageError: the file system refused
-    """
-    path = join(log.directory, segment_file(part.output.base_offset, LOG))
-    size = part.size_bytes
-    if not part.complete or size < _MIN_BYTES or any(slice_.path != path for slice_ in part.slices):
-        return None
-    status = log.files.stat(path)
-    return path if status is not None and status.size == size else None
-
-
 #: a group's output, its log's context and the results of its parts
 Unjoined = tuple[GroupOutput, CleanContext, list[PartResult]]
 
 
-class Writer(Protocol):
-    """Appends batches to an output file."""
-
-    def append(self, chunks: Sequence[Chunk], out_rows: NDArray[np.void]) -> None:
-        """Append ``chunks`` of consecutive batches, with one ``OUT_ROW`` per batch."""
+#: appends chunks of consecutive batches, with one ``OUT_ROW`` per batch, to an output file
+Append = Callable[[Sequence[Chunk], NDArray[np.void]], object]
 
 
 class Decided(NamedTuple):
@@ -192,12 +175,16 @@ def _result(
 
 
 def _is_unchanged(part: OutputPart, log: CleanContext, rewriter: Rewriter) -> bool:
-    source = only_source(part, log)
-    if source is None:
+    """Whether the output equals the one segment that the part reads as a whole, and would replace under the same name."""
+    source = join(log.directory, segment_file(part.output.base_offset, LOG))
+    if not part.complete or part.size_bytes < _MIN_BYTES or any(slice_.path != source for slice_ in part.slices):
+        return False
+    status = log.files.stat(source)
+    if status is None or status.size != part.size_bytes:
         return False
     comparison = SourceComparison(part, log, source)
     try:
-        rewriter.run(part.slices, comparison)
+        rewriter.run(part.slices, comparison.append)
         comparison.finish()
     except DiffersError:
         rewriter.restart()
@@ -214,11 +201,11 @@ def _write(part: OutputPart, log: CleanContext, rewriter: Rewriter, suffix: str 
     if not part.complete:
         paths = part_paths(log.directory, output.base_offset, part.number, suffix)
         with PartWriter(files, paths, output.like) as writer:
-            rewriter.run(part.slices, writer)
+            rewriter.run(part.slices, writer.append)
             return writer.close()
     stem = log.directory, output.base_offset, suffix
     with SegmentWriter(files, stem, index_interval_bytes=log.index_interval_bytes, like=output.like) as segment:
-        rewriter.run(part.slices, segment)
+        rewriter.run(part.slices, segment.append)
         rewriter.release()
         rewriter.location = log.directory, None
         written = yield from segment.close(output.mtime_ms, output.aborted_txns)
@@ -233,7 +220,7 @@ class Rewriter:
 
     #: of the current slice and block
     _limits: Limits
-    _decided: Decided
+    decided: Decided
 
     def __init__(self, log: CleanContext, packed: Sequence[Packed]) -> None:
         self._log = log
@@ -249,7 +236,7 @@ class Rewriter:
         self._out = np.empty(_OUT_BYTES, np.uint8)
         self._kept = np.empty((_KEPT_ROWS, _KEPT_COLUMNS), np.int64)
         self._throttle = Throttle(log.bytes_per_second)
-        self._writer: Writer | None = None
+        self._append: Append | None = None
 
     def restart(self) -> None:
         """Discard the counts of the batches read so far."""
@@ -265,34 +252,34 @@ class Rewriter:
         """Counts of the records read and kept so far."""
         return CleanStats(*self._counters.tolist())
 
-    def run(self, slices: Sequence[Slice], writer: Writer | None) -> None:
-        """Clean all slices of the part, in order; only count without ``writer``."""
+    def run(self, slices: Sequence[Slice], append: Append | None) -> None:
+        """Clean all slices of the part, in order; only count without ``append``."""
         started_s = self._throttle.now_s()
-        self._writer = writer
+        self._append = append
         for slice_ in slices:
-            self._limits = self.limits(slice_)
+            self.start(slice_)
             finish(scan(slice_, [self], self._log.files, self._throttle, check_crc=False))
         self.seconds += self._throttle.now_s() - started_s
 
     def begin(self, block: Block) -> NDArray[np.bool_]:
         self.location = (block.path, block.position)
-        self._decided = self.decide(block, self._limits)
-        check_crcs(block, self._decided.actions)
-        return self.selected(block, self._decided)
+        selected = self.decide(block)
+        check_crcs(block, self.decided.actions)
+        return selected
 
     def take(self, decoded: Decoded) -> Iterable[Emitted]:
-        self.check_sizes(decoded, self._decided)
-        for chunks, out_rows in self.rewrite(decoded, self._decided):
-            if self._writer is not None:
-                self._writer.append(chunks, out_rows)
+        self.check_sizes(decoded)
+        for chunks, out_rows in self.rewrite(decoded):
+            if self._append is not None:
+                self._append(chunks, out_rows)
             self.batches += len(out_rows)
             self._throttle.count(int(out_rows["size"].sum()))
         return ()
 
-    def limits(self, slice_: Slice) -> Limits:
-        """The ``limits`` of ``decide`` and ``rewrite`` for a slice."""
+    def start(self, slice_: Slice) -> None:
+        """Begins a slice."""
         log = self._log
-        return Limits(
+        self._limits = Limits(
             first_dirty_offset=log.first_dirty_offset,
             latest_offset=log.latest_offset,
             now_ms=log.rules.now_ms,
@@ -306,41 +293,35 @@ class Rewriter:
     def survivors_from(self, offset: int) -> NDArray[np.uint64]:
         return self._survivors[np.searchsorted(self._survivors, np.uint64((offset + 1) << OFFSET_SHIFT)) :]
 
-    def decide(self, block: Block, limits: Limits) -> Decided:
-        """Decide about each batch of a run from ``Decoder.as_v2``."""
-        rows = block.rows
+    def decide(self, block: Block) -> NDArray[np.bool_]:
+        """Decides about each batch of a run from ``Decoder.as_v2``. Returns bool[r], those to decode."""
+        rows, limits = block.rows, self._limits
         verdicts = self._log.rules.verdicts(rows, retain_by_mtime=limits.retain_by_mtime)
         actions = np.empty(len(rows), np.uint8)
         survivors = self.survivors_from(int(rows["base_offset"][0]))
         self._counters[TOMBSTONES_REMOVED] += decide(rows, verdicts, survivors, limits, actions)
-        return Decided(actions, verdicts, limits)
-
-    def selected(self, block: Block, decided: Decided) -> NDArray[np.bool_]:
-        """bool[r], the batches of a run to decode: those to rewrite, and those whose records are checked."""
-        selected: NDArray[np.bool_] = decided.actions == REWRITE
+        self.decided = Decided(actions, verdicts, limits)
+        selected: NDArray[np.bool_] = actions == REWRITE
         if self._log.max_record_bytes is not None:
-            selected |= read_by_kafka(block.rows, decided.verdicts)
+            selected |= read_by_kafka(rows, verdicts)
         return selected
 
-    def check_sizes(self, decoded: Decoded, decided: Decided) -> None:
-        """Check decoded batches against the limit of a record's size, if there is one."""
+    def check_sizes(self, decoded: Decoded) -> None:
+        """Checks decoded batches against the limit of a record's size, if there is one."""
         if self._log.max_record_bytes is not None:
-            check_record_sizes(decoded, decided.verdicts, self._log.max_record_bytes)
+            check_record_sizes(decoded, self.decided.verdicts, self._log.max_record_bytes)
 
-    def rewrite(self, decoded: Decoded, decided: Decided) -> Iterator[tuple[list[Chunk], NDArray[np.void]]]:
-        """The output of decoded batches: chunks of bytes and one ``OUT_ROW`` per batch; each pair is valid until the next.
-
-        :param decided: of all batches of the block
-        """
+    def rewrite(self, decoded: Decoded) -> Iterator[tuple[list[Chunk], NDArray[np.void]]]:
+        """The output of decoded batches: chunks of bytes and one ``OUT_ROW`` per batch; each pair is valid until the next."""
         block, rows, first = decoded.block, decoded.rows, decoded.first_row
-        actions, verdicts = (values[first : first + len(rows)] for values in decided[:2])
+        actions, verdicts = (values[first : first + len(rows)] for values in self.decided[:2])
         horizon = to_long(self._log.rules.now_ms + self._log.delete_retention_ms)
         row = 0
         while row < len(rows):
             out_rows = np.empty(len(rows) - row, OUT_ROW)
             survivors = self.survivors_from(int(rows["base_offset"][row]))
             next_row, n, used, error = rewrite(
-                block.raw, decoded.scratch, rows, decoded.spans, actions, verdicts, survivors, decided.limits, horizon, row,
+                block.raw, decoded.scratch, rows, decoded.spans, actions, verdicts, survivors, self._limits, horizon, row,
                 block.position, self._out, out_rows, self._kept, self._counters,
             )  # fmt: skip
             if error and error != BAD_NAMES:
@@ -350,7 +331,7 @@ class Rewriter:
             elif n:
                 yield self._output(block.raw, out_rows[:n])
             if error:
-                yield from self.rewrite(_repaired(decoded, next_row), decided)
+                yield from self.rewrite(_repaired(decoded, next_row))
                 next_row += 1
             elif next_row == row:
                 check_count(decoded, row)

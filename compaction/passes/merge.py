@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from compaction.engine import Item, Items, Place, Reading, pack
 from compaction.errors import CorruptLogError, LogError
-from compaction.kernels.slot_table import OFFSETS, SlotTable, by_bound
+from compaction.kernels.slot_table import OFFSETS, WORDS, SlotTable, by_bound
 from compaction.kernels.tables import DROPPED, LOOKUP, OFFSET_SHIFT, TOMBSTONE
 from compaction.passes.tasks import OutputPart, Packed, Resolved, Slice
 
@@ -181,7 +181,7 @@ def resolve_shard(packed: Sequence[Packed | Resolved], first_dirty_offset: int, 
     entries = [array for array in arrays if not array[0, 2] & np.uint64(LOOKUP)]
     expected = sum(map(len, entries))
     # few collisions
-    table_bytes = (int(expected / min(load_factor, _LOAD)) + 4) * OFFSETS.words * _WORD_BYTES
+    table_bytes = (int(expected / min(load_factor, _LOAD)) + 4) * WORDS[OFFSETS] * _WORD_BYTES
     shard = SlotTable(OFFSETS, table_bytes, load_factor, expected)
     for item in entries:
         if shard.put(item) < len(item):

@@ -126,17 +126,20 @@ class TxnRows:
         return np.concatenate(self._rows)
 
 
-def scan_transactions(slice_: Slice, files: ReadableFileSystem) -> SliceSummary:
-    """The slice's ``TXN_ROW`` summary, for logs whose aborted transactions must be known before the map is built. Pass 1
+def scan_transactions(slices: Iterable[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
+    """The ``TXN_ROW`` summaries of slices, for logs whose aborted transactions must be known before the map is built. Pass 1
     verifies checksums."""
-    txns = TxnRows(slice_.segment_index)
-    try:
-        with SegmentFile(files, slice_.path).reader(slice_.start, slice_.end) as reader:
-            for block in reader.blocks(check_crc=False):
-                txns.begin(block)
-    except Exception as error:
-        return SliceSummary(slice_.log, error=str(as_log_error(error, slice_.path, slice_.start)))
-    return SliceSummary(slice_.log, txn_rows=txns.result())
+    summaries = []
+    for slice_ in slices:
+        txns = TxnRows(slice_.segment_index)
+        try:
+            with SegmentFile(files, slice_.path).reader(slice_.start, slice_.end) as reader:
+                for block in reader.blocks(check_crc=False):
+                    txns.begin(block)
+            summaries.append(SliceSummary(slice_.log, txn_rows=txns.result()))
+        except Exception as error:
+            summaries.append(SliceSummary(slice_.log, error=str(as_log_error(error, slice_.path, slice_.start))))
+    return summaries
 
 
 class _BatchCounts:
@@ -153,15 +156,18 @@ class _BatchCounts:
         return ()
 
 
-def count_records(slice_: Slice, files: ReadableFileSystem, bytes_per_second: float) -> int | None:
-    """The number of records of a slice, with markers; ``None`` if it cannot be read."""
-    counts = _BatchCounts()
-    try:
-        finish(scan(slice_, [counts], files, Throttle(bytes_per_second), check_crc=False))
-    except LogError as error:
-        _LOG.warning("the records of an expired segment are not counted: %s", error)
-        return None
-    return counts.records
+def count_records(slices: Iterable[Slice], files: ReadableFileSystem, bytes_per_second: float) -> list[tuple[int, int | None]]:
+    """The number of each slice's log, and that of its records, with markers; ``None`` if it cannot be read."""
+    results: list[tuple[int, int | None]] = []
+    for slice_ in slices:
+        counts = _BatchCounts()
+        try:
+            finish(scan(slice_, [counts], files, Throttle(bytes_per_second), check_crc=False))
+            results.append((slice_.log, counts.records))
+        except LogError as error:
+            _LOG.warning("the records of an expired segment are not counted: %s", error)
+            results.append((slice_.log, None))
+    return results
 
 
 class RecordCounts:
@@ -225,9 +231,8 @@ def readings(slices: Iterable[Slice], summaries: Iterable[SliceSummary]) -> dict
 
 
 class RecordSink(Sink, Protocol):
-    """A sink that reads all records but those of markers, and counts them; ``number`` is that of its map."""
+    """A sink that reads all records but those of markers, and counts them."""
 
-    number: int
     counts: RecordCounts
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from compaction.formats.codecs import Codec, compress
 from compaction.formats.record_batch import CODEC, CONTROL, MAGIC, TRANSACTIONAL
 from compaction.kernels import records
 from compaction.kernels.records import LOOKUPS_ONLY, MAP, SKIP, place_records
-from compaction.kernels.slot_table import ENDS, SIZE_SHIFT, SlotTable
+from compaction.kernels.slot_table import ENDS, SIZE_SHIFT, WORDS, SlotTable
 from compaction.passes.build_map import spilled
 from compaction.passes.decoder import Decoded
 from compaction.passes.scan import Emitted, Emitting, in_portions, scan
@@ -39,9 +39,8 @@ from compaction.rules.log_view import LogView
 from compaction.rules.transactions import AbortedRanges
 from compaction.run.sizing import max_records
 
-T = TypeVar("T")
-
 Int64s = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 #: buckets of a log with more records than ``EXACT_RECORDS``; a smaller one has a bucket for each batch, if one task reads it
 BUCKETS = 256
@@ -62,6 +61,10 @@ TOMBSTONE, BY_TOMBSTONE = 1, 2
     LAST_OFFSET, LARGEST_TIMESTAMP, PRODUCER, IN_TXN, COLUMNS,
 ) = range(13)  # fmt: skip
 _SUMS, _LOWEST, _HIGHEST = slice(BATCHES, FIRST_OFFSET), slice(FIRST_OFFSET, LAST_OFFSET), slice(LAST_OFFSET, COLUMNS)
+#: what joins the rows of a number, by columns
+_Joins = Sequence[tuple[slice, np.ufunc]]
+_OF_PARTS: _Joins = ((_SUMS, np.add), (_LOWEST, np.minimum), (_HIGHEST, np.maximum))
+_OF_CELLS: _Joins = ((slice(2), np.add),)
 _LONG_MAX = 2**63 - 1
 #: added to each place: the third word of an entry is never 0
 _FIRST_PLACE = 1
@@ -95,15 +98,11 @@ class Cells(NamedTuple):
 
     @property
     def tombstone(self) -> NDArray[np.bool_]:
-        """Whether the records are tombstones."""
-        tombstone: NDArray[np.bool_] = (self.keys & TOMBSTONE) != 0
-        return tombstone
+        return (self.keys & TOMBSTONE).astype(np.bool_)
 
     @property
     def by_tombstone(self) -> NDArray[np.bool_]:
-        """Whether the records that superseded them are."""
-        by_tombstone: NDArray[np.bool_] = (self.keys & BY_TOMBSTONE) != 0
-        return by_tombstone
+        return (self.keys & BY_TOMBSTONE).astype(np.bool_)
 
     @property
     def records(self) -> Int64s:
@@ -116,6 +115,11 @@ class Cells(NamedTuple):
 
 def cell_keys(bucket: Int64s, successor: Int64s, flags: Int64s | int) -> Int64s:
     return bucket << 32 | successor << 2 | flags
+
+
+def sums_of(index: Int64s, values: Int64s | Floats, count: int) -> Floats:
+    """float64[count]: the sums of the values of each index."""
+    return np.bincount(index, weights=values, minlength=count).astype(np.float64)
 
 
 class Arrivals(NamedTuple):
@@ -156,30 +160,29 @@ class _Task:
 
 
 class _Part(NamedTuple):
-    """What a task has found: parts by number, and cells; or its error. Of one that joins a shard, ``joins``, what was read for
-    that."""
+    """What a task has found: parts by number, and cells; or its error. Of a shard the cells of several tasks, and what was read
+    for it."""
 
-    numbers: Int64s
-    table: Int64s
-    cells: Cells
-    compressed: Int64s
     reading: Reading
-    joins: bool = False
+    cells: Cells
+    parts: tuple[Int64s, Int64s] | None = None
+    compressed: Int64s = np.empty((0, 2), np.int64)
 
 
 def read_arrivals(
-    engine: Engine,
-    logs: Sequence[tuple[LogView, Sequence[Slice], AbortedRanges]],
-    settings: MapSettings,
-    shard_entries: int,
+    engine: Engine, logs: Sequence[tuple[LogView, Sequence[Slice], AbortedRanges]], settings: MapSettings, shard_entries: int
 ) -> list[Arrivals | str]:
     """The arrivals of each log, or the error of a log that cannot be read.
 
     :param logs: each with all of its slices, in the order of offsets, and its aborted data
     :param shard_entries: most entries that a task joins at a time
     """
-    tasks = _divided([task for number, log in enumerate(logs) for task in _tasks(number, *log, shard_entries)])
-    job = Job.sized("arrivals", f"arrivals: read {len(tasks)} byte ranges", [_size(task) for task in tasks])
+    tasks = [task for number, log in enumerate(logs) for task in _tasks(number, *log, shard_entries)]
+    large = {task.log for task in tasks if not task.exact}
+    parts_of_bucket = max(1, min(PARTS, _ALL_PARTS // (BUCKETS * max(1, len(large)))))
+    tasks = [task if task.exact else replace(task, parts=parts_of_bucket) for task in tasks]
+    task_bytes = [sum(part.size_bytes for part in task.slices) for task in tasks]
+    job = Job.sized("arrivals", f"arrivals: read {len(tasks)} byte ranges", task_bytes)
     reducers = max(engine.cores, sum({task.log: task.shards for task in tasks}.values()))
     parts: list[list[_Part]] = [[] for _ in logs]
     for log, part in exchange(engine, job, tasks, partial(_emit, settings=settings), _join, reducers):
@@ -200,26 +203,15 @@ def _tasks(log: int, view: LogView, slices: Sequence[Slice], aborted: AbortedRan
             first = end
 
 
-def _divided(tasks: list[_Task]) -> list[_Task]:
-    """The tasks with their numbers of parts."""
-    large = {task.log for task in tasks if not task.exact}
-    parts = max(1, min(PARTS, _ALL_PARTS // (BUCKETS * max(1, len(large)))))
-    return [task if task.exact else replace(task, parts=parts) for task in tasks]
-
-
-def _size(task: _Task) -> int:
-    return sum(part.size_bytes for part in task.slices)
-
-
 def _whole(found: Sequence[_Part], task: _Task | None) -> Arrivals | str:
     """Of all that the tasks of a log have found, one of which is ``task``; a log without data has none."""
-    read = sum((part.reading for part in found if not part.joins), Reading())
-    noted = [part.reading.difference(read) if part.joins else part.reading.error for part in found]
+    read = sum((part.reading for part in found if part.parts is not None), Reading())
+    noted = [part.reading.difference(read) if part.parts is None else part.reading.error for part in found]
     errors = [error for error in noted if error is not None]
     if errors:
         # tasks end in any order: of several errors always the same one is reported
         return min(errors)
-    numbers, parts = _joined_parts([(part.numbers, part.table) for part in found])
+    numbers, parts = _joined([part.parts for part in found if part.parts is not None], _OF_PARTS)
     cells = joined_cells([part.cells for part in found])
     # a batch can be larger than a bucket, so some buckets are empty
     present, buckets = np.unique(numbers // (1 if task is None else task.parts), return_inverse=True)
@@ -231,27 +223,22 @@ def _whole(found: Sequence[_Part], task: _Task | None) -> Arrivals | str:
     return Arrivals(parts, buckets.astype(np.int64), Cells(renumbered, cells.numbers), exact, compressed)
 
 
-def _joined_parts(found: Sequence[tuple[Int64s, Int64s]]) -> tuple[Int64s, Int64s]:
-    """Of numbers of parts with their rows: one row for each number, ascending."""
+def _joined(found: Sequence[tuple[Int64s, Int64s]], joins: _Joins) -> tuple[Int64s, Int64s]:
+    """Of numbers with their rows: one row for each number, ascending."""
+    width = joins[-1][0].stop
     numbers = np.concatenate([np.empty(0, np.int64), *(numbers for numbers, _ in found)])
-    tables = np.concatenate([np.empty((0, COLUMNS), np.int64), *(table for _, table in found)])
+    rows = np.concatenate([np.empty((0, width), np.int64), *(rows for _, rows in found)])
     ascending = np.argsort(numbers, kind="stable")
     distinct, starts = np.unique(numbers[ascending], return_index=True)
-    joined = np.empty((len(distinct), COLUMNS), np.int64)
+    joined = np.empty((len(distinct), width), np.int64)
     if len(distinct):
-        for columns, join in ((_SUMS, np.add), (_LOWEST, np.minimum), (_HIGHEST, np.maximum)):
-            joined[:, columns] = join.reduceat(tables[ascending, columns], starts)
+        for columns, join in joins:
+            joined[:, columns] = join.reduceat(rows[ascending, columns], starts)
     return distinct, joined
 
 
 def joined_cells(cells: Sequence[Cells]) -> Cells:
-    keys = np.concatenate([np.empty(0, np.int64), *(each.keys for each in cells)])
-    numbers = np.concatenate([np.empty((0, 2), np.int64), *(each.numbers for each in cells)])
-    ascending = np.argsort(keys, kind="stable")
-    distinct, starts = np.unique(keys[ascending], return_index=True)
-    if len(distinct):
-        numbers = np.add.reduceat(numbers[ascending], starts)
-    return Cells(distinct, numbers)
+    return Cells(*_joined(cells, _OF_CELLS))
 
 
 def _cells_of_pairs(pairs: Packed) -> Cells:
@@ -269,8 +256,7 @@ def _emit(task: _Task, settings: MapSettings) -> Iterator[Item]:
     try:
         for part, bytes_before in zip(task.slices, task.bytes_before, strict=True):
             sink.bytes_before = bytes_before - part.start
-            scanning = scan(part, [sink], settings.files, throttle)
-            read.append((yield from scanning))
+            read.append((yield from scan(part, [sink], settings.files, throttle)))
     except LogError as failure:
         error = str(failure)
     yield from sink.ends()
@@ -297,7 +283,7 @@ class _Arrivals:
         self._enlarge(_PORTION)
 
     def _enlarge(self, count: int) -> None:
-        self._entries, self._pairs = np.empty((count, ENDS.words), np.uint64), np.empty((count, 2), np.uint64)
+        self._entries, self._pairs = np.empty((count, WORDS[ENDS]), np.uint64), np.empty((count, 2), np.uint64)
 
     def begin(self, block: Block) -> NDArray[np.bool_]:
         rows, task = block.rows, self._task
@@ -326,9 +312,9 @@ class _Arrivals:
         return selected
 
     def _add(self, numbers: Int64s, table: Int64s) -> None:
-        self._parts.append(_joined_parts([(numbers, table)]))
+        self._parts.append(_joined([(numbers, table)], _OF_PARTS))
         if sum(len(numbers) for numbers, _ in self._parts) > _MOST_ROWS:
-            self._parts = [_joined_parts(self._parts)]
+            self._parts = [_joined(self._parts, _OF_PARTS)]
 
     def take(self, decoded: Decoded) -> Iterator[Emitted]:
         rows, first = decoded.rows, decoded.first_row
@@ -376,7 +362,7 @@ class _Arrivals:
 
     def result(self, reading: Reading) -> _Part:
         compressed = np.array(self._compressed, np.int64).reshape(-1, 2)
-        return _Part(*_joined_parts(self._parts), joined_cells(self._cells), compressed, reading)
+        return _Part(reading, joined_cells(self._cells), _joined(self._parts, _OF_PARTS), compressed)
 
 
 def _compressed_parts(decoded: Decoded, index: int) -> Iterator[tuple[int, int]]:
@@ -407,13 +393,11 @@ def _join(items: Iterable[Item]) -> Iterator[tuple[int, _Part]]:
         else:
             shards.setdefault(place, []).append(value)
     for place, reading in readings.items():
-        cells = _paired(shards.pop(place, []))
-        tables = np.empty(0, np.int64), np.empty((0, COLUMNS), np.int64), cells, np.empty((0, 2), np.int64)
-        yield place[0], _Part(*tables, reading, joins=True)
+        yield place[0], _Part(reading, _paired(shards.pop(place, [])))
 
 
 def _paired(arrays: list[Packed]) -> Cells:
-    entries = np.concatenate([np.empty((0, ENDS.words), np.uint64), *arrays])
+    entries = np.concatenate([np.empty((0, WORDS[ENDS]), np.uint64), *arrays])
     arrays.clear()
     # by the first record, then by the last one: in the order of the log
     entries = entries[np.argsort(entries[:, 2])]

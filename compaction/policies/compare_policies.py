@@ -10,23 +10,21 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.engine import Engine
 from compaction.errors import CompactionError, as_log_error
-from compaction.files.filesystem import FileSystem
 from compaction.files.mixed import file_system
 from compaction.files.overlay import OverlayFileSystem
-from compaction.formats.producer_snapshot import ProducerEntry
-from compaction.kernels.retention import BYTES, KEYLESS, RECORDS, TOMBSTONES
+from compaction.kernels.retention import BYTES, KEYLESS, RECORDS, TOMBSTONES, LogRange
 from compaction.kernels.tables import ENTRY_BYTES
 from compaction.log.access import Purpose, access
 from compaction.log.settings import Settings, read_settings
 from compaction.names import LogLocation
-from compaction.passes.tasks import Slice
 from compaction.policies.comparison import (
     ComparedLog,
     Comparison,
@@ -38,30 +36,27 @@ from compaction.policies.comparison import (
     RepetitionRange,
 )
 from compaction.policies.shared_passes import AGE_BOUNDS_MS, LogCounts, Repetition, SharedMaps, Source, Tally
-from compaction.report import LogReport, LogStatus
-from compaction.rules.kafka_rules import KafkaRules
+from compaction.report import LogReport
 from compaction.rules.log_to_clean import Verdict
 from compaction.rules.log_view import LogView
-from compaction.rules.plan import (
-    Group,
-    LogPlan,
-    PolicyPlan,
-    explain_compaction,
-    explain_deletion,
-    freed_bytes,
-    plan_policy,
-)
-from compaction.run.cleaner import Cleaner, Limits, map_settings, slices_of
+from compaction.rules.plan import LogPlan, PolicyPlan, explain_compaction, explain_deletion, freed_bytes, plan_policy
+from compaction.run.cleaner import Cleaner, Limits, slices_of
 from compaction.run.compact import keyless_refusal
-from compaction.run.log import Log, cleaned_report, deletion_report, skipped_report, versions_used, warn_of_changes
-from compaction.run.prepare import LogAccess, ParallelRead, read_logs
-from compaction.run.run import parallel_read, smallest_broker
-from compaction.run.sizing import Sizes, sizes
+from compaction.run.destination import Destination
+from compaction.run.log import (
+    Log,
+    cleaned_report,
+    deletion_report,
+    failed_report,
+    skipped_report,
+    versions_used,
+    warn_of_changes,
+)
+from compaction.run.prepare import read_logs
+from compaction.run.run import smallest_broker
+from compaction.run.sizing import Sizes
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
-
-#: everything that determines a plan's output
-PlanKey = tuple[str, int, int, tuple[Group, ...], int, int, int, tuple[ProducerEntry, ...], KafkaRules, int | None]
 
 
 def compare_with(start: Callable[[], Engine], request: ComparisonRequest, task_sizes: Sizes | None = None) -> Comparison:
@@ -72,11 +67,9 @@ def compare_with(start: Callable[[], Engine], request: ComparisonRequest, task_s
     :raises ConfigError: a policy contradicts itself or the rest of the configuration
     """
     started = time.monotonic()
-    with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.READ) as dir_access:
-        logs = _cases(request, _views_by_policy(request, parallel_read(start)))
+    with _planned(request, start) as logs:
         step(f"measuring {counted(len(logs), 'log')} under {counted(len(request.policies), 'policy')}")
         results = _run_passes(start, request, logs, task_sizes)
-        warn_of_changes(dir_access.in_use, _log_views(logs))
     compared_logs = tuple(compared(log, results) for log in logs)
     names = tuple(policy.name for policy in request.policies)
     seconds = time.monotonic() - started
@@ -86,14 +79,23 @@ def compare_with(start: Callable[[], Engine], request: ComparisonRequest, task_s
 
 def explain(request: ComparisonRequest) -> tuple[ComparedLog, ...]:
     """The effect of each policy on each log with its reasons, without figures. Reads only indexes and batch headers."""
-    with access(file_system(request.base.log_dirs), request.base.log_dirs, Purpose.READ) as dir_access:
-        logs = _cases(request, _views_by_policy(request, None))
-        warn_of_changes(dir_access.in_use, _log_views(logs))
-    return tuple(map(explained, logs))
+    with _planned(request, None) as logs:
+        return tuple(map(_explained, logs))
 
 
-def _log_views(logs: Iterable[LogCases]) -> Iterator[LogView]:
-    return (case.view for log in logs for case in log.cases)
+def _explained(log: LogCases) -> ComparedLog:
+    outcomes = (Outcome(case.policy, case.status, case.report.reason, case.report, why=case.why) for case in log.cases)
+    return ComparedLog(*log.location.topic_partition, log.location.log_dir, outcomes=tuple(outcomes), error=log.error)
+
+
+@contextmanager
+def _planned(request: ComparisonRequest, start: Callable[[], Engine] | None) -> Iterator[list[LogCases]]:
+    """All logs under each policy; at the end a warning for each log that has changed meanwhile."""
+    log_dirs = request.base.log_dirs
+    with access(file_system(log_dirs), log_dirs, Purpose.READ) as held:
+        logs = _cases(request, _views_by_policy(request, start))
+        yield logs
+        warn_of_changes(held.in_use, (case.view for log in logs for case in log.cases))
 
 
 class PolicyView(NamedTuple):
@@ -103,7 +105,7 @@ class PolicyView(NamedTuple):
     logs: Sequence[Log]
 
 
-def _views_by_policy(request: ComparisonRequest, read: ParallelRead | None) -> list[PolicyView]:
+def _views_by_policy(request: ComparisonRequest, start: Callable[[], Engine] | None) -> list[PolicyView]:
     """One view per policy. Policies share a view if their settings have no effect on reading, and a file system if no log
     needed recovery."""
     distinct: list[PolicyView] = []
@@ -113,7 +115,7 @@ def _views_by_policy(request: ComparisonRequest, read: ParallelRead | None) -> l
         view = next((shared for candidate in distinct if (shared := _with_settings(candidate, base)) is not None), None)
         if view is None:
             fs = OverlayFileSystem(file_system(base.log_dirs))
-            view = PolicyView(fs, read_logs(LogAccess(fs, fs), base, read))
+            view = PolicyView(fs, read_logs(Destination(fs), base, start))
             distinct.append(view)
         views.append(view)
     first = views[0].fs
@@ -139,16 +141,13 @@ def _read_settings_of(settings: Settings | None) -> tuple[int, int] | None:
 
 
 def _cases(request: ComparisonRequest, views: Sequence[PolicyView]) -> list[LogCases]:
-    logs: dict[LogLocation, LogCases] = {}
-    for policy, view in zip(request.policies, views, strict=True):
-        for log in view.logs:
-            log_cases = logs.get(log.location, LogCases(log.location))
-            case = _case(request, policy.name, view.fs, log)
-            if isinstance(case, str):
-                logs[log.location] = replace(log_cases, error=log_cases.error or case)
-            else:
-                logs[log.location] = replace(log_cases, cases=(*log_cases.cases, case))
-    return list(logs.values())
+    names = [policy.name for policy in request.policies]
+    logs = []
+    for of_policies in zip(*(view.logs for view in views), strict=True):
+        found = [_case(request, name, view.fs, log) for name, view, log in zip(names, views, of_policies, strict=True)]
+        error = next((case for case in found if isinstance(case, str)), None)
+        logs.append(LogCases(of_policies[0].location, [case for case in found if isinstance(case, PolicyCase)], error))
+    return logs
 
 
 def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: Log) -> PolicyCase | str:
@@ -163,86 +162,84 @@ def _case(request: ComparisonRequest, policy: str, fs: OverlayFileSystem, log: L
     return PolicyCase(policy, now_ms, log.settings, fs, log.view, plan)
 
 
+class CaseResult(NamedTuple):
+    """What cleaning a log under a policy leaves: the measured log, the records that it drops, why a run would refuse without
+    ``--allow-keyless``, and the rounds of a broker."""
+
+    cleaned: Log
+    dropped: Tally
+    refusal: str | None
+    rounds: int
+
+
+class PassResults(NamedTuple):
+    """The results of the shared passes: counts by partition directory; results by policy and partition directory."""
+
+    counts: dict[str, LogCounts]
+    cases: dict[tuple[str, str], CaseResult]
+
+
 def _run_passes(
     start: Callable[[], Engine], request: ComparisonRequest, logs: Sequence[LogCases], task_sizes: Sizes | None
 ) -> PassResults:
-    results, passes = PassResults(), None
-    readable = [log for log in logs if log.error is None]
-    for fs in {id(case.fs): case.fs for log in readable for case in log.cases}.values():
-        passes = passes or start()
-        _SharedRun(passes, request, fs, readable, task_sizes).run(results)
+    results, engine = PassResults({}, {}), None
+    cases = [case for log in logs if log.error is None for case in log.cases]
+    for fs in {id(case.fs): case.fs for case in cases}.values():
+        engine = engine or start()
+        _SharedRun(engine, request.base, [case for case in cases if case.fs is fs], task_sizes).run(results)
     return results
 
 
 class _SharedRun:
     """Runs the shared passes over all logs as one file system shows them."""
 
-    def __init__(
-        self,
-        passes: Engine,
-        request: ComparisonRequest,
-        fs: FileSystem,
-        logs: Sequence[LogCases],
-        task_sizes: Sizes | None,
-    ) -> None:
-        self._engine, self._base, self._fs = passes, request.base, fs
-        cases = [[case for case in log.cases if case.fs is fs] for log in logs]
-        self._cases = [case for cases_of_log in cases for case in cases_of_log]
-        self._views = {cases_of_log[0].view.path: cases_of_log[0].view for cases_of_log in cases if cases_of_log}
-        self._broker = smallest_broker(case.settings.broker for case in self._cases)
+    def __init__(self, engine: Engine, base: CompactionRequest, cases: Sequence[PolicyCase], task_sizes: Sizes | None) -> None:
+        self._engine, self._base, self._cases = engine, base, cases
+        self._views = {case.view.path: case.view for case in cases}
         total = sum(view.size_bytes for view in self._views.values())
-        self._sizes = task_sizes or sizes([total], passes.cores, self._broker.dedupe_buffer_bytes, self._broker.load_factor)
-        self._refusals: dict[int, str | None] = {}
+        limits = Limits(smallest_broker(case.settings.broker for case in cases), task_sizes)
+        # the dirty sections of policies differ: no filters of dirty keys
+        self._sizes = replace(limits.sizes_for([total], engine.cores), key_filter_min_clean_bytes=total + 1)
+        self._limits = replace(limits, sizes=self._sizes)
 
     def run(self, results: PassResults) -> None:
         sources = self._sources(results)
-        passes = SharedMaps(self._engine, self._sizes, self._base.as_of_ms, self._note_refusal, sources)
+        passes = SharedMaps(self._engine, self._sizes, self._base.as_of_ms, sources)
         readable = {path for number, path in enumerate(self._views) if number in sources}
         to_clean = [case for case in self._cases if case.cleans and case.view.path in readable]
         plans = {case.key: case.plan.compaction for case in to_clean}
-        cleaned = self._clean(passes, list(plans.values()))
+        logs = list(map(_to_measure, plans.values()))
+        if logs:
+            Cleaner(logs, self._cases[0].fs, self._engine, self._limits).run(passes)
         if not passes.described and sources:
-            rate = self._broker.io_max_bytes_per_second / self._engine.cores
-            passes.build_offset_map([], {}, map_settings(self._broker, rate))
+            passes.build_offset_map([], {}, self._limits.map_settings(self._engine.cores))
         for number, path in enumerate(self._views):
             if number in passes.described:
                 results.counts[path] = passes.described[number]
         numbers = {key: number for number, key in enumerate(plans)}
-        keys = {number: cleaning.keys for number, cleaning in enumerate(cleaned) if cleaning.error is None}
+        keys = {number: log.keys for number, log in enumerate(logs) if log.error is None}
         pairs = {(numbers[case.key], case.most_keys) for case in to_clean}
         rounds = passes.broker_rounds([pair for pair in pairs if pair[0] in keys], keys)
-        rounds_by_keys: list[dict[int, int]] = [{} for _ in numbers]
-        for (number, most_keys), count in rounds.items():
-            rounds_by_keys[number][most_keys] = count
-        for key, number in numbers.items():
-            dropped = passes.dropped.get(number, Tally.empty())
-            refusal = self._refusals.get(id(plans[key]))
-            results.plans[key] = PlanResult(cleaned[number], dropped, refusal, rounds_by_keys[number])
+        refusal = keyless_refusal(allow_keyless=self._base.allow_keyless)
+        for case in to_clean:
+            number = numbers[case.key]
+            log, in_rounds = logs[number], rounds.get((number, case.most_keys), 1)
+            refused = refusal(log.compaction, log.messages, log.keyless)
+            results.cases[case.policy, case.view.path] = CaseResult(log, passes.dropped[number], refused, in_rounds)
 
-    def _clean(self, passes: SharedMaps, plans: Sequence[LogPlan]) -> list[Log]:
-        logs = [_to_measure(plan) for plan in plans]
-        if logs:
-            limits = Limits(self._broker, self._sizes)
-            Cleaner(logs, self._fs, self._engine, limits).run(passes)
-        return logs
-
-    def _note_refusal(self, plan: LogPlan, messages: int, keyless: int) -> None:
-        refuse = keyless_refusal(allow_keyless=self._base.allow_keyless)
-        self._refusals[id(plan)] = refuse(plan, messages, keyless)
-
-    def _sources(self, results: PassResults) -> dict[int, tuple[Source, Sequence[Slice]]]:
-        """The logs to read, with their slices; a log that cannot be cut into slices has its error in ``results``."""
-        sources: dict[int, tuple[Source, Sequence[Slice]]] = {}
+    def _sources(self, results: PassResults) -> dict[int, Source]:
+        """The logs to read; one that cannot be cut into slices has its error in ``results``."""
+        sources = {}
         for number, (path, view) in enumerate(self._views.items()):
             try:
-                slices = slices_of(self._fs, number, view, view.segments, self._sizes.slice_bytes)
+                slices = slices_of(self._cases[0].fs, number, view, view.segments, self._sizes.slice_bytes)
             except Exception as error:
                 results.counts[path] = LogCounts({}, None, str(as_log_error(error, path)))
                 continue
             records = sum(min(segment.next_offset - segment.base_offset, segment.size_bytes) for segment in view.segments)
-            shards = max(1, -(-records // self._sizes.shard_entries))
             first = view.segments[0].base_offset if view.segments else view.log_start_offset
-            sources[number] = Source(first, view.log_end_offset, shards, self._base.as_of_ms), slices
+            frame = LogRange(first, max(view.log_end_offset, first + 1), self._base.as_of_ms)
+            sources[number] = Source(frame, max(1, -(-records // self._sizes.shard_entries)), slices)
         return sources
 
 
@@ -252,38 +249,9 @@ def _to_measure(plan: LogPlan) -> Log:
     return Log(location, planned=PolicyPlan(plan), directory=view.path)
 
 
-@dataclass(frozen=True)
-class PlanResult:
-    """The result of one plan in the shared passes.
-
-    ``dropped``: the records that it drops. ``refusal``: why a run would refuse without ``--allow-keyless``. ``rounds``: a
-    broker's rounds, by the number of keys that its offset map takes.
-    """
-
-    cleaned: Log
-    dropped: Tally
-    refusal: str | None
-    rounds: Mapping[int, int]
-
-
-@dataclass
-class PassResults:
-    """The results of the shared passes: counts by partition directory, and results by plan."""
-
-    counts: dict[str, LogCounts] = field(default_factory=dict)
-    plans: dict[PlanKey, PlanResult] = field(default_factory=dict)
-
-
-def explained(log: LogCases) -> ComparedLog:
-    """The log under every policy, without figures."""
-    name = log.location.topic_partition
-    outcomes = (Outcome(case.policy, case.status, case.report.reason, case.report, why=case.why) for case in log.cases)
-    return ComparedLog(name.topic, name.partition, log.location.log_dir, outcomes=tuple(outcomes), error=log.error)
-
-
 def compared(log: LogCases, results: PassResults) -> ComparedLog:
-    name, counts = log.location.topic_partition, results.counts.get(log.location.path)
-    without_figures = ComparedLog(name.topic, name.partition, log.location.log_dir)
+    counts = results.counts.get(log.location.path)
+    without_figures = ComparedLog(*log.location.topic_partition, log.location.log_dir)
     if counts is None or log.error is not None or counts.error is not None:
         return replace(without_figures, error=log.error or (counts.error if counts is not None else "the log was not read"))
     view = log.cases[0].view
@@ -293,21 +261,22 @@ def compared(log: LogCases, results: PassResults) -> ComparedLog:
         before=_log_totals(view.size_bytes, len(view.segments), total),
         spread=_distribution(total),
         keys=_key_figures(counts.repetition),
-        outcomes=tuple(_outcome(case, results.plans.get(case.key), counts, total) for case in log.cases),
+        outcomes=tuple(_outcome(case, results.cases.get((case.policy, view.path)), counts, total) for case in log.cases),
     )
 
 
-def _outcome(case: PolicyCase, result: PlanResult | None, counts: LogCounts, total: Tally) -> Outcome:
-    status = case.status
+def _outcome(case: PolicyCase, result: CaseResult | None, counts: LogCounts, total: Tally) -> Outcome:
+    status, report = case.status, case.report
     expired, dropped = _expired(case, counts)
-    report = replace(case.report, expired_records=expired.records) if case.report.expired_segments else case.report
+    if report.expired_segments:
+        report = replace(report, expired_records=expired.records)
     expired_by_age = _distribution(dropped).by_age
     view = case.plan.compaction.view
     after_bytes, after_segments, rounds = view.size_bytes, len(view.segments), 0
-    if case.cleans and result is not None:
+    if result is not None:
         if result.cleaned.error is not None:
-            failed = replace(report, status=LogStatus.FAILED, reason=result.cleaned.error)
-            return Outcome(case.policy, OutcomeStatus.FAILED, failed.reason, _failed_report(failed), why=case.why)
+            failed = case.failed(result.cleaned.error)
+            return Outcome(case.policy, OutcomeStatus.FAILED, failed.reason, failed, why=case.why)
         # policies with the same output share the result, but each has its own reason
         report = replace(
             cleaned_report(case.plan, result.cleaned),
@@ -318,10 +287,9 @@ def _outcome(case: PolicyCase, result: PlanResult | None, counts: LogCounts, tot
         stats, plan = result.cleaned.stats, case.plan.compaction
         after_bytes -= stats.bytes_read - stats.bytes_kept
         after_segments -= len(plan.segments) - len(plan.groups)
-        rounds = result.rounds.get(case.most_keys, 1)
+        rounds = result.rounds
         if result.refusal is not None:
-            status = OutcomeStatus.REFUSED
-            report = _failed_report(replace(report, status=LogStatus.FAILED, reason=result.refusal))
+            status, report = OutcomeStatus.REFUSED, case.failed(result.refusal)
     return Outcome(
         case.policy,
         status,
@@ -336,34 +304,16 @@ def _outcome(case: PolicyCase, result: PlanResult | None, counts: LogCounts, tot
     )
 
 
-def _failed_report(report: LogReport) -> LogReport:
-    """The report without figures, as a run makes it for a failed log."""
-    size_bytes = report.disk_bytes_before
-    return LogReport(
-        report.topic,
-        report.partition,
-        report.log_dir,
-        report.status,
-        report.reason,
-        reason_code="error",
-        disk_bytes_before=size_bytes,
-        disk_bytes_after=size_bytes,
-        settings=report.settings,
-    )
-
-
 def _expired(case: PolicyCase, counts: LogCounts) -> tuple[LogTotals, Tally]:
-    plan = case.plan.deletion
-    if plan is None:
-        return LogTotals(), Tally.empty()
+    removed, removals = Tally.empty(), case.plan.removals
     index_of = {segment.base_offset: number for number, segment in enumerate(case.view.segments)}
-    tallies = (counts.by_segment[index_of[removal.segment.base_offset]] for removal in plan.removals)
-    removed = sum(tallies, Tally.empty())
-    return _log_totals(plan.removed_bytes, len(plan.removals), removed), removed
+    for removal in removals:
+        removed += counts.by_segment[index_of[removal.segment.base_offset]]
+    return _log_totals(sum(removal.segment.size_bytes for removal in removals), len(removals), removed), removed
 
 
 def _log_totals(size_bytes: int, segments: int, tally: Tally) -> LogTotals:
-    records, record_bytes, tombstones, keyless = tally.totals[[RECORDS, BYTES, TOMBSTONES, KEYLESS]].tolist()
+    records, record_bytes, tombstones, keyless = tally.ages.sum(axis=0)[[RECORDS, BYTES, TOMBSTONES, KEYLESS]].tolist()
     return LogTotals(size_bytes, segments, records, record_bytes, tombstones, keyless)
 
 
@@ -391,7 +341,7 @@ class PolicyCase:
     policy: str
     now_ms: int
     settings: Settings
-    fs: FileSystem
+    fs: OverlayFileSystem
     view: LogView
     plan: PolicyPlan
 
@@ -400,20 +350,12 @@ class PolicyCase:
         return self.plan.compaction.verdict is Verdict.CLEAN
 
     @property
-    def key(self) -> PlanKey:
+    def key(self) -> tuple[object, ...]:
+        """Everything that determines the output of the plan."""
         plan = self.plan.compaction
-        return (
-            plan.view.path,
-            plan.first_dirty_offset,
-            plan.first_uncleanable_offset,
-            plan.groups,
-            plan.config.delete_retention_ms,
-            plan.legacy_delete_horizon_ms,
-            plan.view.log_start_offset,
-            plan.view.producers,
-            plan.rules,
-            plan.max_record_bytes,
-        )
+        offsets = plan.first_dirty_offset, plan.first_uncleanable_offset, plan.view.log_start_offset
+        horizons = plan.config.delete_retention_ms, plan.legacy_delete_horizon_ms
+        return plan.view.path, *offsets, plan.groups, *horizons, plan.view.producers, plan.rules, plan.max_record_bytes
 
     @property
     def most_keys(self) -> int:
@@ -442,11 +384,15 @@ class PolicyCase:
             return deletion_report(self.plan.deletion)
         return skipped_report(self.plan)
 
+    def failed(self, reason: str) -> LogReport:
+        """The report of a run that fails the log."""
+        view = self.view
+        return failed_report(LogLocation(view.topic_partition, view.log_dir, view.path), reason, self.plan)
 
-@dataclass(frozen=True)
-class LogCases:
+
+class LogCases(NamedTuple):
     """One log under every policy; ``error``: why it has no figures under any."""
 
     location: LogLocation
-    cases: tuple[PolicyCase, ...] = ()
-    error: str | None = None
+    cases: Sequence[PolicyCase]
+    error: str | None

@@ -25,15 +25,15 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from compaction.config.sources import CONFIGURED
+from compaction.metrics import Family, Metric, document, labels_of, of_run, outcomes
 from compaction.printable import printable_json
 from compaction.report import LogReport, LogStatus, RunStatus, VersionUsed
 from compaction.results import PageResult
 from compaction.screen.amounts import change, counted, elapsed, share_freed, size
-from compaction.screen.text_table import Column, Line, Row, Style, TopRows, letter, table, top_rows, wrapped
+from compaction.screen.text_table import Column, Line, Row, Style, letter, table, top_rows, wrapped
 
 SCHEMA_VERSION = 1
 #: with more logs the page omits the conditions
@@ -54,6 +54,11 @@ _MEANINGS = {
     "tiered": "its segments are in tiered storage, too",
     "future": "its oldest record is in the future",
 }
+_OF_TOTALS = tuple(
+    Family(f"policy_log_{name}", f"{name.capitalize()} of a log under a policy.", unit, "", {"": name})
+    for name, unit in (("bytes", "bytes"), ("records", ""), ("segments", ""), ("tombstones", ""))
+)
+_ROUNDS = Family("policy_log_broker_rounds", "Rounds of a broker's cleaner under a policy.", "", "", {"": "broker_rounds"})
 #: a policy's column, with the gap before it
 _POLICY_CELLS = 11
 _OTHER_CELLS = 27
@@ -194,7 +199,6 @@ class Outcome:
 
     @property
     def changes(self) -> bool:
-        """Whether a run would change the log."""
         return self.status in (OutcomeStatus.CLEANED, OutcomeStatus.SKIPPED)
 
 
@@ -283,7 +287,7 @@ class Comparison(PageResult):
     @property
     def exit_code(self) -> int:
         """1 if a log failed, or would fail in a run; else 0."""
-        return 1 if self.status is RunStatus.FAILED else 0
+        return int(self.status is RunStatus.FAILED)
 
     @property
     def refused(self) -> int:
@@ -308,7 +312,6 @@ class Comparison(PageResult):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON document as a dictionary."""
         return {
             "schema_version": SCHEMA_VERSION,
             "run_id": self.run_id,
@@ -320,8 +323,8 @@ class Comparison(PageResult):
             "age_bounds_ms": list(self.age_bounds_ms),
             "places": max((len(log.spread.by_place) for log in self.logs), default=0),
             "kafka_versions": [asdict(kafka_version) for kafka_version in self.kafka_versions],
-            "policies": [_totals_json(totals) for totals in self.totals()],
-            "logs": [_log_json(log) for log in self.logs],
+            "policies": [_totals_json(asdict(totals)) for totals in self.totals()],
+            "logs": [_log_json(asdict(log)) for log in self.logs],
         }
 
     def page_document(self) -> Mapping[str, Any]:
@@ -334,9 +337,16 @@ class Comparison(PageResult):
     def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
         """See ``Result``: each log under each policy, the legend, and the totals."""
         used = style or Style()
-        yield from _legend(self, used)
-        for block in _blocks(self, used):
-            yield from _table(self, block, used, all_rows=all_rows, details=details)
+        for number, name in enumerate(self.policies):
+            # a long name is broken after a comma
+            spaced = name.replace(",", ", ") if len(name) + 3 > used.width else name
+            yield from wrapped(f"{letter(number)}  {spaced}", used, hanging=3, colour="bold")
+        yield Line("")
+        # the policies of each table, as many as fit the width
+        most = max(1, (used.width - _OTHER_CELLS) // _POLICY_CELLS)
+        numbers = range(len(self.policies))
+        for first in numbers[::most]:
+            yield from _table(self.logs, numbers[first : first + most], used, all_rows=all_rows, details=details)
         yield from _meanings(self, used)
         yield from _totals(self, used)
         yield Line("")
@@ -349,16 +359,15 @@ class Comparison(PageResult):
         policies = [f"{letter(number)} {change(total.before.bytes, total.after.bytes)}" for number, total in totals]
         failed = sum(log.fails for log in self.logs)
         tail = f", {failed} failed" if failed else ""
-        logs = counted(len(self.logs), "log")
         time = f"in {elapsed(self.seconds)} without start-up"
-        return f"dry run, nothing written: {logs}{tail}; {', '.join(policies)} on disk, {time}"
+        return f"dry run, nothing written: {counted(len(self.logs), 'log')}{tail}; {', '.join(policies)} on disk, {time}"
 
 
 def _sum(totals: Iterable[LogTotals]) -> LogTotals:
     return sum(totals, LogTotals())
 
 
-def explanations_to_json(logs: Sequence[ComparedLog], as_of_ms: int, origin: Mapping[str, Any] = MappingProxyType({})) -> str:
+def explanations_to_json(logs: Sequence[ComparedLog], as_of_ms: int, origin: Mapping[str, Any]) -> str:
     """The logs of ``--explain`` without figures: for each policy ``status``, ``reason`` and ``why``."""
     explained = [
         {
@@ -377,82 +386,54 @@ def explanations_to_json(logs: Sequence[ComparedLog], as_of_ms: int, origin: Map
     return printable_json(json.dumps({**head, "logs": explained}, indent=1, ensure_ascii=False)) + "\n"
 
 
-def _totals_json(totals: PolicyTotals) -> dict[str, Any]:
-    values = asdict(totals)
-    statuses = values.pop("statuses")
-    return {"name": values.pop("policy"), "logs": statuses, **values}
+def _totals_json(totals: dict[str, Any]) -> dict[str, Any]:
+    return {"name": totals.pop("policy"), "logs": totals.pop("statuses"), **totals}
 
 
-def _log_json(log: ComparedLog) -> dict[str, Any]:
-    values = asdict(log)
-    del values["outcomes"]
-    return {**values, "policies": [_outcome_json(outcome) for outcome in log.outcomes]}
-
-
-def _outcome_json(outcome: Outcome) -> dict[str, Any]:
-    values = asdict(outcome)
-    values["status"] = outcome.status.value
-    values["run"] = {**asdict(outcome.run), "status": outcome.run.status.value, "seconds": round(outcome.run.seconds, 3)}
-    return values
+def _log_json(log: dict[str, Any]) -> dict[str, Any]:
+    outcomes = log.pop("outcomes")
+    for outcome in outcomes:
+        run = outcome["run"]
+        outcome["status"], run["status"] = outcome["status"].value, run["status"].value
+        run["seconds"] = round(run["seconds"], 3)
+    return {**log, "policies": outcomes}
 
 
 def explanation_lines(logs: Iterable[ComparedLog], style: Style) -> Iterator[Line]:
     """All conditions of each policy for each log."""
     for log in logs:
-        lines = wrapped(f"{log.name} in {log.log_dir}", style, hanging=2)
+        yield from wrapped(f"{log.name} in {log.log_dir}", style, hanging=2)
         if log.error is not None:
-            lines += wrapped(f"failed: {log.error}", style, indent=2, hanging=2)
+            yield from wrapped(f"failed: {log.error}", style, indent=2, hanging=2)
         for outcome in log.outcomes:
             head = f"{outcome.policy}: {outcome.status.would}: {outcome.reason}"
-            lines += wrapped(head, style, indent=2, hanging=2)
+            yield from wrapped(head, style, indent=2, hanging=2)
             for text in (line for why in outcome.why for line in why.split("\n")):
-                remedy = text.startswith(" ")
-                indent, hanging = (10, 0) if remedy else (4, 6)
-                lines += wrapped(text.strip(), style, indent=indent, hanging=hanging)
-        yield from lines
+                # a remedy is indented
+                indent, hanging = (10, 0) if text.startswith(" ") else (4, 6)
+                yield from wrapped(text.strip(), style, indent=indent, hanging=hanging)
 
 
-def _legend(comparison: Comparison, style: Style) -> list[Line]:
-    """The letters of the policies; a long name is broken after a comma."""
-    lines = []
-    for number, name in enumerate(comparison.policies):
-        spaced = name.replace(",", ", ") if len(name) + 3 > style.width else name
-        lines += wrapped(f"{letter(number)}  {spaced}", style, hanging=3, colour="bold")
-    return [*lines, Line("")]
-
-
-def _blocks(comparison: Comparison, style: Style) -> list[range]:
-    """The policies of each table, as many as fit the width."""
-    most_policies = max(1, (style.width - _OTHER_CELLS) // _POLICY_CELLS)
-    count = len(comparison.policies)
-    return [range(first, min(first + most_policies, count)) for first in range(0, count, most_policies)]
-
-
-def _table(comparison: Comparison, policies: range, style: Style, *, all_rows: bool, details: bool) -> list[Line]:
-    logs = comparison.logs
+def _table(logs: Sequence[ComparedLog], policies: range, style: Style, *, all_rows: bool, details: bool) -> list[Line]:
     names = [(log.topic, log.partition) for log in logs]
     top = top_rows(names, lambda row: _rank([logs[number] for number in row]), style.ellipsis, all_rows=all_rows)
     columns = [Column(top.title, right=False), Column("on disk"), Column("records", rank=2), Column("keys", rank=1)]
     columns += [Column(f"{letter(number)} freed") for number in policies]
     total = _row(f"total, {counted(len(logs), 'log')}", logs, policies, "bold", ())
-    *body, last = table(columns, [*_rows(top, logs, policies, with_details=details), total], style)
+    rows = []
+    for name, numbers in top.rows:
+        own = [logs[number] for number in numbers]
+        texts = [text for log in own if details for text in _details(log, policies, named=len(own) > 1)]
+        rows.append(_row(name, own, policies, "bold red" if any(log.fails for log in own) else "", texts))
+    *body, last = table(columns, [*rows, total], style)
     return [*body, *wrapped(top.hidden, style, colour="dim"), last, Line("")]
 
 
-def _rows(top: TopRows, logs: Sequence[ComparedLog], policies: range, *, with_details: bool) -> Iterator[Row]:
-    for name, numbers in top.rows:
-        row_logs = [logs[number] for number in numbers]
-        detailed = row_logs if with_details else []
-        details = [text for log in detailed for text in _details(log, policies, named=len(row_logs) > 1)]
-        yield _row(name, row_logs, policies, "bold red" if _failed(row_logs) else "", details)
-
-
 def _row(name: str, logs: Sequence[ComparedLog], policies: range, colour: str, details: Sequence[str]) -> Row:
-    before = sum((log.before for log in logs), LogTotals())
-    keys = sum(log.keys.distinct for log in logs)
+    before, keys = _sum(log.before for log in logs), sum(log.keys.distinct for log in logs)
     cells = [name, size(before.bytes), f"{before.records:,}", f"{keys:,}"]
     if all(log.error is not None for log in logs):
-        cells = [name, "", "", ""]
+        cells[1:] = ["", "", ""]
     return Row([*cells, *(_cell(logs, number) for number in policies)], colour, details)
 
 
@@ -481,15 +462,10 @@ def _rank(logs: Sequence[ComparedLog]) -> tuple[bool, int, int, str, int]:
     before = sum(log.before.bytes for log in logs)
     policies = range(min((len(log.outcomes) for log in logs if log.error is None), default=0))
     least_bytes = min((sum(log.remaining(number).bytes for log in logs) for number in policies), default=before)
-    return not _failed(logs), least_bytes - before, -before, logs[0].topic, logs[0].partition
-
-
-def _failed(logs: Iterable[ComparedLog]) -> bool:
-    return any(log.fails for log in logs)
+    return not any(log.fails for log in logs), least_bytes - before, -before, logs[0].topic, logs[0].partition
 
 
 def _details(log: ComparedLog, policies: range, *, named: bool) -> Iterator[str]:
-    """The effect of each policy, with its reason."""
     prefix = f"{log.name}: " if named else ""
     if log.error is not None:
         yield f"{prefix}failed: {log.error}"
@@ -497,15 +473,10 @@ def _details(log: ComparedLog, policies: range, *, named: bool) -> Iterator[str]
     for number in policies:
         outcome = log.outcomes[number]
         rounds = f", {outcome.broker_rounds} rounds of a broker" if outcome.broker_rounds > 1 else ""
+        counts = ", ".join(counted(getattr(outcome.after, f"{name}s"), name) for name in ("segment", "record", "tombstone"))
         without_figures = outcome.status in (OutcomeStatus.FAILED, OutcomeStatus.POLICY_UNKNOWN)
-        remaining = "" if without_figures else f": {_remaining(outcome)}{rounds}"
+        remaining = "" if without_figures else f": {size(outcome.after.bytes)} in {counts} remaining{rounds}"
         yield f"{prefix}{letter(number)} {outcome.status.would}{remaining}; {outcome.reason}"
-
-
-def _remaining(outcome: Outcome) -> str:
-    after = outcome.after
-    parts = (counted(after.segments, "segment"), counted(after.records, "record"), counted(after.tombstones, "tombstone"))
-    return f"{size(after.bytes)} in {', '.join(parts)} remaining"
 
 
 def _meanings(comparison: Comparison, style: Style) -> list[Line]:
@@ -523,7 +494,13 @@ def _meanings(comparison: Comparison, style: Style) -> list[Line]:
 def _totals(comparison: Comparison, style: Style) -> list[Line]:
     """The totals of each policy; a log that would not be changed counts as it is."""
     columns = [Column("policy", right=False), *(Column(title) for title in ("on disk", "after", "freed"))]
-    would = [_would(comparison, number) for number in range(len(comparison.policies))]
+    logs = comparison.logs
+    failed = Counter({"failed": sum(log.error is not None for log in logs)})
+    counts = [
+        Counter(log.outcomes[number].words for log in logs if log.error is None) + failed
+        for number in range(len(comparison.policies))
+    ]
+    would = [", ".join(f"{count} {words}" for words, count in of_policy.most_common()) for of_policy in counts]
     in_rows = max(map(len, would), default=0) <= style.width - _TOTALS_CELLS
     if in_rows:
         columns.append(Column("logs would be", right=False))
@@ -531,17 +508,51 @@ def _totals(comparison: Comparison, style: Style) -> list[Line]:
     for number, total in enumerate(comparison.totals()):
         before, after = total.before.bytes, total.after.bytes
         figures = [size(before), size(after), share_freed(before, after)]
-        outcome_cells = [would[number]] if in_rows else []
-        rows.append(
-            Row([letter(number), *figures, *outcome_cells], details=() if in_rows else [f"logs would be: {would[number]}"])
-        )
+        outcome_cells, details = ([would[number]], []) if in_rows else ([], [f"logs would be: {would[number]}"])
+        rows.append(Row([letter(number), *figures, *outcome_cells], details=details))
     return table(columns, rows, style)
 
 
-def _would(comparison: Comparison, number: int) -> str:
-    """The number of logs by outcome."""
-    counts = Counter(log.outcomes[number].words for log in comparison.logs if log.error is None)
-    failed = sum(log.error is not None for log in comparison.logs)
-    if failed:
-        counts["failed"] += failed
-    return ", ".join(f"{count} {words}" for words, count in counts.most_common())
+def comparison_metrics(comparison: Comparison) -> str:
+    """The figures as OpenMetrics text; see ``compaction.metrics`` for the rules and labels.
+
+    | metric | meaning |
+    | --- | --- |
+    | ``kafka_log_compaction_run_info`` | 1, with ``run_id``, ``status`` and ``dry_run`` |
+    | ``kafka_log_compaction_run_seconds``, ``…_as_of_timestamp_seconds``,
+      ``…_last_success_timestamp_seconds`` | as of a run |
+    | ``kafka_log_compaction_log_failed`` | 1 if the log could not be read |
+    | ``kafka_log_compaction_policy_logs`` | readable logs by ``policy`` and ``status`` |
+    | ``kafka_log_compaction_policy_outcome_logs`` | the same by ``policy`` and ``outcome``, as of a run |
+    | ``kafka_log_compaction_policy_log_bytes``, ``…_records``, ``…_segments``, ``…_tombstones`` | the size of a log under a
+      ``policy``, by ``state``: ``before``, ``after`` and ``expired`` |
+    | ``kafka_log_compaction_policy_log_broker_rounds`` | the rounds that a broker's cleaner needs |
+    """
+    run = {"run_id": comparison.run_id, "status": comparison.status.value, "dry_run": "true"}
+    return document(run, (*of_run(comparison.seconds, comparison.as_of_ms), *_of_policies(comparison)))
+
+
+def _of_policies(comparison: Comparison) -> Iterator[Metric]:
+    failed = [(labels_of(log), int(log.error is not None)) for log in comparison.logs]
+    yield Metric("log_failed", "Whether a log failed.", "", failed)
+    readable = [log for log in comparison.logs if log.error is None]
+    totals = comparison.totals()
+    by_status = ((total.policy, status, count) for total in totals for status, count in total.statuses.items())
+    counts = [({"policy": policy, "status": status}, count) for policy, status, count in by_status]
+    yield Metric("policy_logs", "Logs by their status under a policy.", "", counts)
+    words = {policy: [log.outcomes[number].words for log in readable] for number, policy in enumerate(comparison.policies)}
+    yield outcomes("policy_outcome_logs", [({"policy": policy}, each) for policy, each in words.items()])
+    pairs = [(log, outcome) for log in readable for outcome in log.outcomes]
+    states = [
+        (labels_of(log) | {"policy": outcome.policy, "state": state}, totals)
+        for log, outcome in pairs
+        for state, totals in _states(log, outcome).items()
+    ]
+    yield from (family.of(states) for family in _OF_TOTALS)
+    yield _ROUNDS.of((labels_of(log) | {"policy": outcome.policy}, outcome) for log, outcome in pairs)
+
+
+def _states(log: ComparedLog, outcome: Outcome) -> dict[str, LogTotals]:
+    if not outcome.changes:
+        return {"before": log.before, "after": log.before, "expired": LogTotals()}
+    return {"before": log.before, "after": outcome.after, "expired": outcome.expired}

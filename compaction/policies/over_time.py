@@ -53,16 +53,16 @@ from compaction.policies.arrivals import (
     cell_keys,
     joined_cells,
     read_arrivals,
+    sums_of,
 )
-from compaction.policies.replay import Clock, Replay
+from compaction.policies.replay import Replay
 from compaction.policies.result import Effect, Fit, Known, OverTime, SimulatedLog, Trial, total
 from compaction.rules.log_view import LogView
 from compaction.rules.transactions import aborted_of
-from compaction.run.cleaner import map_settings, slices_of
+from compaction.run.cleaner import Limits, slices_of
+from compaction.run.destination import Destination
 from compaction.run.log import warn_of_changes
-from compaction.run.prepare import LogAccess, read_logs
-from compaction.run.run import parallel_read
-from compaction.run.sizing import sizes
+from compaction.run.prepare import read_logs
 from compaction.screen.amounts import counted, duration, size
 from compaction.screen.steps import step
 
@@ -152,8 +152,8 @@ def _superseding(cells: Cells, pattern: Cells, bucket_ms: Int64s, copied: tuple[
     waiting = place * 2 + (flags[older] & TOMBSTONE)
     newest = cells.successor == NEVER
     pool = cells.bucket[newest] * 2 + (cells.keys[newest] & TOMBSTONE)
-    available, sizes = (_sums(pool, column, 2 * start) for column in cells.numbers[newest].T)
-    wanted = _sums(waiting, pattern.records[older], 2 * start)
+    available, sizes = (sums_of(pool, column, 2 * start) for column in cells.numbers[newest].T)
+    wanted = sums_of(waiting, pattern.records[older], 2 * start)
     granted = np.divide(np.minimum(wanted, available), wanted, out=np.zeros(2 * start), where=wanted > 0)
     order = np.argsort(waiting, kind="stable")
     # rounded so that the sums are right
@@ -165,12 +165,6 @@ def _superseding(cells: Cells, pattern: Cells, bucket_ms: Int64s, copied: tuple[
     joined = joined_cells([cells, records, Cells(keys, numbers), Cells(left, -numbers)])
     present = joined.records > 0
     return Cells(joined.keys[present], joined.numbers[present])
-
-
-def _sums(index: Int64s, values: Int64s, count: int) -> Int64s:
-    sums = np.zeros(count, np.int64)
-    np.add.at(sums, index, values)
-    return sums
 
 
 def arrival_times(arrivals: Arrivals, view: LogView, now_ms: int) -> tuple[Int64s, bool]:
@@ -215,16 +209,14 @@ def period(first_ms: int, last_ms: int) -> int:
     return next((each for each in _PERIODS_MS if span_ms < _FEW * DAY_MS and span_ms / each <= 2 * _FEW * 4), DAY_MS)
 
 
-def clock(first_ms: int, last_ms: int, shown_ms: int, period_ms: int) -> Clock:
-    """The times of a simulation from the first time to the last, at which a period ends, whichever its length.
-
-    :param shown_ms: the first end of a period
-    """
+def clock(first_ms: int, last_ms: int, shown_ms: int, period_ms: int) -> tuple[Int64s, Int64s]:
+    """The checks of a simulation from the first time to the last, at which a period ends, whichever its length; and the ends of
+    periods, the first of which is ``shown_ms``."""
     step_ms = max(_LEAST_CHECK_MS, -(-(last_ms - first_ms) // _CHECKS))
     first_end = shown_ms - shown_ms % period_ms + period_ms
     ends = np.unique([shown_ms, *range(first_end, last_ms, period_ms), last_ms])
     checks = np.arange(first_ms, last_ms, step_ms, dtype=np.int64)
-    return Clock(np.unique(np.concatenate([checks, ends])), ends)
+    return np.unique(np.concatenate([checks, ends])), ends
 
 
 class _Log(NamedTuple):
@@ -245,7 +237,7 @@ def simulate(start: Callable[[], Engine], request: ComparisonRequest, span: Span
     started, base = time.monotonic(), request.base
     fs = OverlayFileSystem(file_system(base.log_dirs))
     with access(file_system(base.log_dirs), base.log_dirs, Purpose.READ) as dir_access:
-        prepared = read_logs(LogAccess(fs, fs), base, parallel_read(start))
+        prepared = read_logs(Destination(fs), base, start)
         errors = {log.location: str(log.error) for log in prepared if log.view is None}
         views = {log.location: log.view for log in prepared if log.view is not None}
         logs = _read(start, request, fs, views, errors)
@@ -258,10 +250,9 @@ def simulate(start: Callable[[], Engine], request: ComparisonRequest, span: Span
     simulation = _Simulation(base, fs, logs, span)
     by_policy = [simulation.effects(policy) for policy in request.policies]
     simulated = []
-    for location in (each.location for each in prepared):
-        name, effects = location.topic_partition, tuple(effects[location] for effects in by_policy if location in effects)
-        error = errors.get(location)
-        simulated.append(SimulatedLog(name.topic, name.partition, location.log_dir, known.get(location), effects, error))
+    for log in (each.location for each in prepared):
+        effects = tuple(effects[log] for effects in by_policy if log in effects)
+        simulated.append(SimulatedLog(*log.topic_partition, log.log_dir, known.get(log), effects, errors.get(log)))
     found = None if span.fit_bytes is None else simulation.fit(request.policies[0], span.fit_bytes)
     names = tuple(policy.name for policy in request.policies)
     seconds = time.monotonic() - started
@@ -285,21 +276,24 @@ class _Simulation:
             hint = f"give at least {duration(minutes * _MINUTE_MS)}, or a shorter time by --from and --to"
             raise UsageError(message, hint=hint)
         self._clock = clock(min(first_ms, last_ms), last_ms, shown_ms, self.period_ms)
-        self._logs = [_continued(log, base.as_of_ms, span.ahead_ms) for log in logs]
+        self._logs = []
+        for log in logs:
+            arrivals, arrivals_ms = continued(log.arrivals, log.arrivals_ms, base.as_of_ms, span.ahead_ms)
+            self._logs.append(log._replace(arrivals=arrivals, arrivals_ms=arrivals_ms))
 
     def effects(self, policy: Policy) -> dict[LogLocation, Effect]:
-        """Each log under a policy."""
         step(f"simulating {counted(len(self._logs), 'log')} under {policy.name}")
         base = replace(self._base, resolver=self._base.resolver.with_policy(policy.settings))
         settings = read_settings(self._fs, [log.location for log in self._logs], base)
         return {log.location: self._effect(policy, log, known) for log, known in zip(self._logs, settings, strict=True)}
 
     def _effect(self, policy: Policy, log: _Log, settings: Settings | CompactionError) -> Effect:
-        problem = _refusal(settings)
-        if problem is not None or isinstance(settings, CompactionError):
-            return Effect(policy.name, error=problem)
+        if isinstance(settings, CompactionError):
+            return Effect(policy.name, error=str(settings))
+        if settings.topic.policy_guess is not None:
+            return Effect(policy.name, error=settings.topic.policy_guess)
         expiration_ms = settings.broker.producer_id_expiration_ms
-        return Replay(log.arrivals, log.arrivals_ms, settings.topic, expiration_ms).run(self._clock, policy.name)
+        return Replay(log.arrivals, log.arrivals_ms, settings.topic, expiration_ms).run(*self._clock, policy.name)
 
     def fit(self, policy: Policy, fit_bytes: int) -> Fit:
         """Settings under which all logs together remain within a size."""
@@ -350,11 +344,6 @@ def _without_short(logs: Sequence[_Log], now_ms: int, ahead_ms: int, errors: dic
     return long_enough
 
 
-def _continued(log: _Log, now_ms: int, ahead_ms: int) -> _Log:
-    arrivals, arrivals_ms = continued(log.arrivals, log.arrivals_ms, now_ms, ahead_ms)
-    return log._replace(arrivals=arrivals, arrivals_ms=arrivals_ms)
-
-
 def _read(
     start: Callable[[], Engine],
     request: ComparisonRequest,
@@ -363,13 +352,12 @@ def _read(
     errors: dict[LogLocation, str],
 ) -> list[_Log]:
     """The logs that can be read, with their arrivals; ``errors`` gets the others."""
-    broker = request.base.resolver.broker()
-    runner = start() if views else None
-    if runner is None:
+    if not views:
         return []
+    runner = start()
     total = sum(view.size_bytes for view in views.values())
-    task_sizes = sizes([total], runner.cores, broker.dedupe_buffer_bytes, broker.load_factor)
-    settings = map_settings(broker, broker.io_max_bytes_per_second / runner.cores)
+    limits = Limits(request.base.resolver.broker())
+    task_sizes, settings = limits.sizes_for([total], runner.cores), limits.map_settings(runner.cores)
     slices = {}
     for number, (location, view) in enumerate(views.items()):
         try:
@@ -390,12 +378,6 @@ def _read(
         except UnsupportedLogError as error:
             errors[location] = str(error)
     return logs
-
-
-def _refusal(settings: Settings | CompactionError) -> str | None:
-    if isinstance(settings, CompactionError):
-        return str(settings)
-    return settings.topic.policy_guess
 
 
 def _known(log: _Log) -> Known:

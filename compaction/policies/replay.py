@@ -25,7 +25,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,27 +46,20 @@ from compaction.policies.arrivals import (
     STORED,
     Arrivals,
     Cells,
+    Floats,
     Int64s,
-)  # fmt: skip
+    sums_of,
+)
 from compaction.policies.result import Effect, Event, Sample
 from compaction.rules.log_to_clean import Verdict
 from compaction.rules.log_view import LogView, Segment
-from compaction.rules.plan import plan_log
+from compaction.rules.plan import Group, plan_log
 from compaction.rules.segment_retention import plan_deletion
 
 _LONG_MAX = 2**63 - 1
 _NS = 1_000_000
 
 Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-
-
-class Clock(NamedTuple):
-    """The times of a replay, ms since the epoch: ``checks`` of cleaner and retention; the ends of periods, each of which is a
-    check."""
-
-    checks: Int64s
-    ends: Int64s
 
 
 class Replay:
@@ -95,14 +87,19 @@ class Replay:
         #: how long a superseded record has remained at most, ms, and one that a tombstone superseded
         self._oldest = 0, 0
 
-    def run(self, clock: Clock, policy: str) -> Effect:
-        """All arrivals up to the last check; events since the first period ended. ``policy`` is the name of the effect."""
-        times, ends = self._times, set(clock.ends.tolist())
+    def run(self, checks: Int64s, ends: Int64s, policy: str) -> Effect:
+        """All arrivals up to the last check; events since the first period ended.
+
+        :param checks: the times at which the cleaner and retention look, ms since the epoch
+        :param ends: those of them at which a period ends
+        :param policy: the name of the effect
+        """
+        times, is_end = self._times, set(ends.tolist())
         least = peak = area = cleaned = superseded = 0
         measured: tuple[int, int, int] | None = None
         before_ms: int | None = None
         since_ms = 0
-        for now_ms in clock.checks.tolist():
+        for now_ms in checks.tolist():
             if before_ms is None:
                 before_ms = since_ms = now_ms
             self._append(bisect_right(times, now_ms))
@@ -114,7 +111,7 @@ class Replay:
             if self._config.cleanup_delete:
                 self._delete(now_ms)
             least, before_ms = min(least, self._size), now_ms
-            if now_ms in ends:
+            if now_ms in is_end:
                 mean = area // (now_ms - since_ms) if now_ms > since_ms else self._size
                 state = self._start, self._arrived, self._first_dirty or 0
                 if state != measured:
@@ -125,9 +122,9 @@ class Replay:
                 least, peak = self._size, self._on_disk(self._size)
                 area = cleaned = 0
                 since_ms = now_ms
-        if clock.checks.size:
-            self._note_ages(int(clock.checks[-1]))
-        events = tuple(event for event in self._events if event.at_ms >= clock.ends[0]) if clock.ends.size else ()
+        if checks.size:
+            self._note_ages(int(checks[-1]))
+        events = tuple(event for event in self._events if event.at_ms >= ends[0]) if ends.size else ()
         return Effect(policy, tuple(self._samples), events, *self._oldest)
 
     def _on_disk(self, log_bytes: int) -> int:
@@ -196,8 +193,7 @@ class Replay:
         first, end = self._start, plan.first_uncleanable_offset
         before = sum(segment.size_bytes for segment in plan.segments)
         self._parts.clean(first, end, self._arrived, now_ms)
-        bases = {group.base_offset: group.mtime_ns for group in plan.groups}
-        outputs = self._outputs(sorted(bases), end, bases)
+        outputs = self._outputs(plan.groups, end)
         self._segments = [*outputs, *(segment for segment in self._segments if segment.base_offset >= end)]
         after = sum(segment.size_bytes for segment in outputs)
         self._first_dirty, self._rolled = end, True
@@ -206,16 +202,12 @@ class Replay:
         self._events.append(Event(now_ms, "cleaned", before, after))
         return after
 
-    def _outputs(self, bases: Sequence[int], end: int, mtimes: dict[int, int]) -> list[Segment]:
+    def _outputs(self, groups: Sequence[Group], end: int) -> list[Segment]:
         outputs = []
-        for base, next_base in zip(bases, [*bases[1:], end], strict=True):
-            size, first, largest = self._parts.remaining(base, next_base)
-            outputs.append(
-                Segment(
-                    base, size, mtimes[base], 0, 0,
-                    largest if largest >= 0 else mtimes[base] // _NS, first if size else _LONG_MAX, next_base,
-                )
-            )  # fmt: skip
+        for group, next_base in zip(groups, [*(group.base_offset for group in groups[1:]), end], strict=True):
+            size, first, largest = self._parts.remaining(group.base_offset, next_base)
+            times = group.mtime_ns, 0, 0, largest if largest >= 0 else group.mtime_ns // _NS, first if size else _LONG_MAX
+            outputs.append(Segment(group.base_offset, size, *times, next_base))
         return outputs
 
     def _delete(self, now_ms: int) -> None:
@@ -275,7 +267,7 @@ class Parts:
         self._starts = np.append(arrivals.starts, count)
         self._records_before = np.concatenate([[0], np.cumsum(columns[:, RECORDS])])
         #: records and their bytes by bucket
-        self._totals = [_sums(arrivals.buckets, columns[:, column], len(self._starts) - 1) for column in (RECORDS, PLAIN)]
+        self._totals = [sums_of(arrivals.buckets, columns[:, column], len(self._starts) - 1) for column in (RECORDS, PLAIN)]
         #: batches that hold data, markers
         self._data, self._markers = columns[:, BATCHES].astype(np.float64), columns[:, CONTROLS].astype(np.float64)
         #: 0 for none
@@ -288,7 +280,7 @@ class Parts:
         overhead = HEADER_SIZE * columns[:, BATCHES]
         #: stored bytes of an uncompressed byte of records
         self._density = _ratio(columns[:, STORED] - overhead, columns[:, PLAIN], 1)
-        stored = _sums(arrivals.buckets, columns[:, STORED] - overhead, len(self._starts) - 1)
+        stored = sums_of(arrivals.buckets, columns[:, STORED] - overhead, len(self._starts) - 1)
         self._bucket_density = _ratio(stored, self._totals[1], 1)
         self._density_by_size = _density_by_size(arrivals.compressed)
 
@@ -396,7 +388,6 @@ class Parts:
         return grown
 
     def delete(self, first: int) -> None:
-        """Delete the parts before ``first``."""
         self.sizes[:first], self._data[:first], self._markers[:first] = 0, 0, 0
 
     def remaining(self, first: int, end: int) -> tuple[int, int, int]:
@@ -456,7 +447,7 @@ class _Sorted:
         start, last = np.searchsorted(self.successor, (end if share == 1 else end - 1, end)).tolist()
         within = start + np.flatnonzero((self.bucket[start:] >= first) & (self.bucket[start:] < end))
         bucket, weights = self.bucket[within] - first, np.where(within < last, 1 - share, 1.0)
-        records, plain = (_sums(bucket, column[within] * weights, end - first) for column in (self.records, self.bytes))
+        records, plain = (sums_of(bucket, column[within] * weights, end - first) for column in (self.records, self.bytes))
         return records, plain
 
     def superseded(self, first: int, end: int, covered: int = 0) -> Int64s:
@@ -470,11 +461,6 @@ def _ratio(part: Int64s | Floats, whole: Int64s | Floats, otherwise: float) -> F
     """``part / whole``; where that is not defined, another value."""
     ratio: Floats = np.divide(part, whole, out=np.full(len(whole), float(otherwise)), where=whole > 0)
     return ratio
-
-
-def _sums(index: Int64s, values: Int64s | Floats, count: int) -> Floats:
-    sums: Floats = np.bincount(index, weights=values, minlength=count).astype(np.float64)
-    return sums
 
 
 def _density_by_size(compressed: Int64s) -> Floats:

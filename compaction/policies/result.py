@@ -20,7 +20,7 @@ labels of ``compaction.metrics``:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -52,77 +52,65 @@ _OF_EFFECT = (
 
 @dataclass(frozen=True)
 class Event:
-    """What happened at a time: ``cleaned``, with the bytes read and written, or ``deleted``, with the bytes of the segments."""
+    """At ``at_ms``, ms since the epoch, the log was ``cleaned``, with the bytes read and written, or segments were ``deleted``,
+    with their bytes and 0."""
 
-    #: when, ms since the epoch
     at_ms: int
-    #: ``cleaned`` or ``deleted``
     what: str
-    #: bytes that the cleaner read, or that were deleted
     bytes_before: int
-    #: bytes that the cleaner wrote; 0 if segments were deleted
     bytes_after: int
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The log at the end of a period, and its least, mean and greatest size since the end of the one before."""
+    """The log at the end of a period (``at_ms``, ms since the epoch): ``bytes`` of its ``.log`` files, of superseded records,
+    and of all that has arrived so far; its segments. And its least, mean and greatest size since the end of the period before;
+    the greatest with indexes, and with the segments that wait for ``file.delete.delay.ms``.
 
-    #: end of the period, ms since the epoch
+    ``cleaned_bytes``: the largest output of a cleaning in the period, with its indexes, which stands beside what it replaces
+    for a while.
+    """
+
     at_ms: int
-    #: bytes of ``.log`` files at that time
     bytes: int
-    #: the least in the period
     least_bytes: int
-    #: the mean over time
     mean_bytes: int
-    #: the greatest, with indexes, and the segments that wait for ``file.delete.delay.ms``
     peak_bytes: int
-    #: the largest output of a cleaning in the period, with its indexes, which stands beside what it replaces for a while
     cleaned_bytes: int
-    #: bytes of superseded records, at that time
     superseded_bytes: int
-    #: segments at that time
     segments: int
-    #: bytes of the log that have arrived so far
     arrived_bytes: int
 
 
 @dataclass(frozen=True)
 class Known:
-    """What a log tells about its past."""
+    """What a log tells about its past: the time of its first record, that from which on nothing is missing in it, ms since the
+    epoch, the share of the offsets before without a record, and the bytes of all that has arrived.
 
-    #: whether the figures of bytes are exact: the log is small, and uncompressed batches hold one record each
+    ``exact``: whether the figures of bytes are, as the log is small, and uncompressed batches hold one record each;
+    ``estimate``: else a sentence on how they are estimated. ``file_times``: its times are those of its files, because its
+    timestamps say nothing.
+    """
+
     exact: bool
-    #: how they are estimated, in a sentence; empty if they are exact
     estimate: str
-    #: whether its times are those of its files, because its timestamps say nothing
     file_times: bool
-    #: the time of its first record, ms since the epoch
     first_ms: int
-    #: from here on nothing is missing in it, ms since the epoch
     complete_from_ms: int
-    #: of the offsets before, the share without a record
     missing_share: float
-    #: bytes of all that has arrived
     arrived_bytes: int
 
 
 @dataclass(frozen=True)
 class Effect:
-    """One log, or all, under one policy through time."""
+    """One log, or all, under one policy through time; how long a superseded record remained at most, and one that a tombstone
+    superseded. ``error``: why there are no figures."""
 
-    #: the policy
     policy: str
-    #: the log at the end of each period
     samples: tuple[Sample, ...] = ()
-    #: cleanings and deletions
     events: tuple[Event, ...] = ()
-    #: how long a superseded record remained at most, ms
     oldest_superseded_ms: int = 0
-    #: how long a record remained at most that a tombstone superseded, ms
     oldest_deleted_ms: int = 0
-    #: why there are no figures; ``null`` if there are
     error: str | None = None
 
     @property
@@ -132,7 +120,6 @@ class Effect:
 
     @property
     def mean_bytes(self) -> int:
-        """The mean over time."""
         pairs = list(pairwise(self.samples))
         area = sum(sample.mean_bytes * (sample.at_ms - before.at_ms) for before, sample in pairs)
         return area // (self.samples[-1].at_ms - self.samples[0].at_ms) if pairs else self.end_bytes
@@ -185,19 +172,14 @@ class Effect:
 
 @dataclass(frozen=True)
 class SimulatedLog:
-    """One log under all policies."""
+    """One log under all policies: its ``effects`` are in the order of the policies, and called ``policies`` in the document.
+    ``error``: why it has no figures, and nothing is known."""
 
-    #: name of the topic
     topic: str
-    #: number of the partition
     partition: int
-    #: the log directory that has the log
     log_dir: str
-    #: what it tells about its past; ``null`` if it has no figures
     known: Known | None = None
-    #: it under each policy, in the order of ``policies``; in the document this field is called ``policies``
     effects: tuple[Effect, ...] = ()
-    #: why it has no figures; ``null`` if it has
     error: str | None = None
 
     @property
@@ -226,33 +208,24 @@ def _sum(samples: Sequence[Sample]) -> Sample:
 
 @dataclass(frozen=True)
 class Trial:
-    """A policy that was tried."""
+    """A policy that was tried: the settings that differ, and the figures of all logs together (``Effect``)."""
 
-    #: the settings that differ from the policy
     changes: tuple[str, ...]
-    #: greatest size of all logs together
     peak_bytes: int
-    #: mean size
     mean_bytes: int
-    #: bytes that the cleaner writes
     bytes_written: int
-    #: bytes that the delete policy removes
     bytes_deleted: int
 
 
 @dataclass(frozen=True)
 class Fit:
-    """The result of a search."""
+    """The result of a search for changes of ``policy`` under which the logs fit ``fit_bytes``: the gentlest whose peak fits,
+    the single setting that lowers the peak most, and all that were tried, in order, from the policy itself on."""
 
-    #: the policy that was changed
     policy: str
-    #: the size that was given
     fit_bytes: int
-    #: the gentlest policy whose peak fits; ``null`` if none does
     found: Trial | None
-    #: the change of a single setting that lowers the peak most; ``null`` if none lowers it
     strongest: Trial | None
-    #: all that were tried, in order; the first one is the policy itself
     trials: tuple[Trial, ...]
 
 
@@ -275,78 +248,79 @@ class OverTime(PageResult):
     origin: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def failed(self) -> bool:
-        """Whether a log has no figures."""
-        return any(log.error is not None for log in self.logs)
+    def shown(self) -> list[SimulatedLog]:
+        """The logs with figures."""
+        return [log for log in self.logs if log.error is None]
 
     @property
     def status(self) -> RunStatus:
-        return RunStatus.FAILED if self.failed else RunStatus.DONE
+        return RunStatus.DONE if len(self.shown) == len(self.logs) else RunStatus.FAILED
 
     @property
     def exit_code(self) -> int:
         """1 if a log has no figures, else 0."""
-        return int(self.failed)
+        return int(self.status is RunStatus.FAILED)
 
-    def totals(self) -> tuple[Effect, ...]:
-        """The sums per policy, in the order of ``policies``."""
-        shown = [log for log in self.logs if log.error is None]
-        return tuple(total(name, [log.effects[number] for log in shown]) for number, name in enumerate(self.policies))
+    def totals(self, logs: Sequence[SimulatedLog] | None = None) -> tuple[Effect, ...]:
+        """The sums per policy, in the order of ``policies``, by default over all logs with figures."""
+        summed = self.shown if logs is None else logs
+        return tuple(total(name, [log.effects[number] for log in summed]) for number, name in enumerate(self.policies))
 
     def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterator[Line]:
         """See ``Result``: the sums of each policy; details are its cleanings and deletions."""
-        used = style or Style()
-        shown = [log for log in self.logs if log.error is None]
+        used, shown = style or Style(), self.shown
         named = shown if all_rows or len(shown) <= 1 else []
-        for log in named:
-            yield from [*wrapped(log.name, used, colour="bold"), *_dim(notes_of(log), used)]
-            yield from [*_table(log.effects, used, details), Line("")]
+        tables = [(log.name, [log], log.effects) for log in named]
         if len(shown) > 1 or not named:
-            yield from [*wrapped(f"all of {counted(len(shown), 'log')}", used, colour="bold"), *_dim(shared_notes(shown), used)]
-            yield from [*_table(self.totals(), used, details), Line("")]
+            tables.append((f"all of {counted(len(shown), 'log')}", shown, self.totals()))
+        for name, logs, effects in tables:
+            yield from [*wrapped(name, used, colour="bold"), *_dim(_notes(logs), used)]
+            yield from [*_table(effects, used, details), Line("")]
         if self.fit is not None:
             yield from _fit(self.fit, used)
         for log in self.logs:
             for error in dict.fromkeys([log.error if details else None, *(effect.error for effect in log.effects)]):
                 if error is not None:
                     yield from wrapped(f"{log.name}: {error}", used, hanging=2, colour="red")
-        yield from [*_dim(ahead_note(self), used), *wrapped(self.summary(), used)]
+        yield from [*_dim(_ahead_note(self), used), *wrapped(self.summary(), used)]
 
     def summary(self) -> str:
         """The number of logs and failures, and the greatest size under each policy."""
         peaks = [f"{letter(number)} at most {size(total.peak_bytes)}" for number, total in enumerate(self.totals())]
-        failed = sum(log.error is not None for log in self.logs)
+        failed = len(self.logs) - len(self.shown)
         tail = f", {failed} failed" if failed else ""
         time = f"in {elapsed(self.seconds)} without start-up"
         return f"simulated, nothing written: {counted(len(self.logs), 'log')}{tail}; {', '.join(peaks)} on disk, {time}"
 
     def page_document(self) -> Mapping[str, Any]:
         """See ``PageResult``: all logs, each topic and log, or as many of the largest ones as fit."""
-        logs = [log for log in self.logs if log.error is None]
+        logs = self.shown
         groups = _groups(logs)
         samples = sum(len(effect.samples) for log in logs[:1] for effect in log.effects)
         most = min(MOST_VIEWS, max(_FEW_VIEWS, _MOST_SAMPLES // max(1, samples)))
-        largest = sorted(sorted(range(len(groups)), key=lambda number: -_peak(groups[number][1]))[:most])
+
+        def least_first(number: int) -> int:
+            return -max((effect.peak_bytes for log in groups[number][1] for effect in log.effects), default=0)
+
+        largest = sorted(sorted(range(len(groups)), key=least_first)[:most])
         notes = [f"{counted(len(self.logs), 'log')}, which were only read"]
         if len(groups) > len(largest):
             notes.append(f"the {most} largest topics and logs can be chosen; the report has the others")
         views = [(f"all of {counted(len(logs), 'log')}", logs), *(groups[number] for number in largest)]
         return {
             "as_of_ms": self.as_of_ms,
-            "about": " ".join(f"{text[0].upper()}{text[1:]}." for text in [*notes, *ahead_note(self)]),
-            "fit": None if self.fit is None else {**asdict(self.fit), "text": "; ".join(fit_note(self.fit))},
+            "about": " ".join(f"{text[0].upper()}{text[1:]}." for text in [*notes, *_ahead_note(self)]),
+            "fit": None if self.fit is None else {**asdict(self.fit), "text": "; ".join(_fit_note(self.fit))},
             "views": [self._view(name, group) for name, group in views],
         }
 
     def _view(self, name: str, logs: Sequence[SimulatedLog]) -> dict[str, Any]:
         """The effects of the policies on a log, or on several."""
-        notes = notes_of(logs[0]) if len(logs) == 1 else shared_notes(logs)
         errors = [f"{log.name}: {log.error}" for log in self.logs if log.error is not None] if len(logs) != 1 else []
-        effects = []
-        for number, policy in enumerate(self.policies):
-            error = next((log.effects[number].error for log in logs if log.effects[number].error), None)
-            effects.append(replace(total(policy, [log.effects[number] for log in logs]), error=error))
-        return {"name": name, "notes": [*notes, *errors], "policies": [_effect(effect) for effect in effects]}
+        effects = [_effect(effect) for effect in self.totals(logs)]
+        for number, effect in enumerate(effects):
+            effect["error"] = next((log.effects[number].error for log in logs if log.effects[number].error), None)
+        return {"name": name, "notes": [*_notes(logs), *errors], "policies": effects}
 
     def to_dict(self) -> dict[str, Any]:
         """The document, ``schema_version`` 1; its fields are those of the values above."""
@@ -376,19 +350,10 @@ def _groups(logs: Sequence[SimulatedLog]) -> list[tuple[str, list[SimulatedLog]]
     return groups + ([(log.name, [log]) for log in logs] if len(logs) > 1 else [])
 
 
-def _peak(logs: Sequence[SimulatedLog]) -> int:
-    return max((effect.peak_bytes for log in logs for effect in log.effects), default=0)
-
-
 def _log(log: SimulatedLog) -> dict[str, Any]:
-    return {
-        "topic": log.topic,
-        "partition": log.partition,
-        "log_dir": log.log_dir,
-        "error": log.error,
-        "known": None if log.known is None else asdict(log.known),
-        "policies": [_effect(effect) for effect in log.effects],
-    }
+    known = None if log.known is None else asdict(log.known)
+    head = {name: getattr(log, name) for name in ("topic", "partition", "log_dir", "error")}
+    return {**head, "known": known, "policies": [_effect(effect) for effect in log.effects]}
 
 
 def _effect(effect: Effect) -> dict[str, Any]:
@@ -410,7 +375,7 @@ _BAR_CELLS = 60
 
 def _fit(found: Fit, style: Style) -> list[Line]:
     """The search: what fits, the strongest single setting, and each setting alone."""
-    lines = [line for text in fit_note(found) for line in wrapped(text, style, hanging=2)]
+    lines = [line for text in _fit_note(found) for line in wrapped(text, style, hanging=2)]
     columns = [Column("setting", right=False), Column("peak"), Column("mean"), Column("cleaner writes"), Column("deleted")]
     rows = [
         Row([",".join(trial.changes) or found.policy, *map(size, (trial.peak_bytes, trial.mean_bytes)),
@@ -441,15 +406,13 @@ def _row(number: int, effect: Effect, peak: int, style: Style, details: bool) ->
         short_duration(effect.oldest_deleted_ms),
     ]  # fmt: skip
     bars = _bars([sample.bytes for sample in effect.samples], peak, style)
-    return Row(cells, "", [bars, *(_events(effect) if details else ())])
-
-
-def _events(effect: Effect) -> Iterator[str]:
-    for event in effect.events:
-        if event.what == "cleaned":
-            yield f"{_time(event.at_ms)} cleaned {size(event.bytes_before)} -> {size(event.bytes_after)}"
-        else:
-            yield f"{_time(event.at_ms)} deleted {size(event.bytes_before)}"
+    events = [
+        f"{_time(event.at_ms)} {event.what} {size(event.bytes_before)}"
+        + (f" -> {size(event.bytes_after)}" if event.what == "cleaned" else "")
+        for event in effect.events
+        if details
+    ]
+    return Row(cells, "", [bars, *events])
 
 
 def _bars(sizes: Sequence[int], most: int, style: Style) -> str:
@@ -463,11 +426,18 @@ def _bars(sizes: Sequence[int], most: int, style: Style) -> str:
     return "".join(signs[min(len(signs) - 1, value * len(signs) // (most + 1))] for value in largest)
 
 
-def notes_of(log: SimulatedLog) -> list[str]:
-    """What the log does not tell, and how exact the figures are."""
-    known = log.known
-    if known is None:
+def _notes(logs: Sequence[SimulatedLog]) -> list[str]:
+    """What some logs do not tell, and how exact the figures are."""
+    all_known = [log.known for log in logs if log.known is not None]
+    if not all_known:
         return []
+    if len(logs) > 1:
+        arrived, first_ms = sum(each.arrived_bytes for each in all_known), min(each.first_ms for each in all_known)
+        exact, gone = sum(each.exact for each in all_known), sum(each.missing_share > 0 for each in all_known)
+        how = "exact" if exact == len(all_known) else f"{exact} of {len(all_known)} logs exact, the others estimated"
+        texts = [f"{size(arrived)} arrived since {_time(first_ms)}; {how}"]
+        return [*texts, f"of {counted(gone, 'log')} records of the past are gone"] if gone else texts
+    (known,) = all_known
     first = f"{size(known.arrived_bytes)} arrived since {_time(known.first_ms)}"
     texts = [f"{first}; {'exact' if known.exact else 'estimated'}" + (f": {known.estimate}" if known.estimate else "")]
     if known.missing_share:
@@ -478,26 +448,13 @@ def notes_of(log: SimulatedLog) -> list[str]:
     return texts
 
 
-def shared_notes(logs: Sequence[SimulatedLog]) -> list[str]:
-    """The same of several logs."""
-    known = [log.known for log in logs if log.known is not None]
-    if not known:
-        return []
-    arrived, first = sum(each.arrived_bytes for each in known), min(each.first_ms for each in known)
-    exact, gone = sum(each.exact for each in known), sum(each.missing_share > 0 for each in known)
-    how = "exact" if exact == len(known) else f"{exact} of {len(known)} logs exact, the others estimated"
-    texts = [f"{size(arrived)} arrived since {_time(first)}; {how}"]
-    return [*texts, f"of {counted(gone, 'log')} records of the past are gone"] if gone else texts
-
-
-def ahead_note(result: OverTime) -> list[str]:
+def _ahead_note(result: OverTime) -> list[str]:
     """What comes after the present."""
-    if not result.ahead_ms:
-        return []
-    return [f"after {_time(result.as_of_ms)}: the arrivals of the last 30 days once more, whose keys recur as they did"]
+    text = f"after {_time(result.as_of_ms)}: the arrivals of the last 30 days once more, whose keys recur as they did"
+    return [text] if result.ahead_ms else []
 
 
-def fit_note(found: Fit) -> list[str]:
+def _fit_note(found: Fit) -> list[str]:
     """What fits, and the strongest single setting."""
     if found.found is None:
         texts = [f"none of {counted(len(found.trials), 'policy')} remains within {size(found.fit_bytes)}"]
@@ -519,16 +476,8 @@ def _time(ms: int) -> str:
 
 def simulation_metrics(result: OverTime) -> str:
     run = {"run_id": result.run_id, "status": result.status.value, "dry_run": "true"}
-    return document(run, (*of_run(result.seconds, result.as_of_ms), *_metrics(result)))
-
-
-def _metrics(result: OverTime) -> Iterator[Metric]:
     failed = [(labels_of(log), int(log.error is not None)) for log in result.logs]
-    yield Metric("log_failed", "Whether a log failed.", "", failed)
-    effects = [
-        (labels_of(log) | {"policy": effect.policy}, effect)
-        for log in result.logs
-        for effect in log.effects
-        if effect.error is None
-    ]
-    yield from (family.of(effects) for family in _OF_EFFECT)
+    pairs = [(log, effect) for log in result.logs for effect in log.effects if effect.error is None]
+    effects = [(labels_of(log) | {"policy": effect.policy}, effect) for log, effect in pairs]
+    of_logs = Metric("log_failed", "Whether a log failed.", "", failed), *(family.of(effects) for family in _OF_EFFECT)
+    return document(run, (*of_run(result.seconds, result.as_of_ms), *of_logs))

@@ -10,7 +10,8 @@ one way to clean a log with the map of a variant; pass 2 counts its output witho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -23,14 +24,13 @@ from compaction.engine import Emission, Engine, Job, Reading, pack, size_of
 from compaction.errors import LogError, as_log_error
 from compaction.files.filesystem import ReadableFileSystem
 from compaction.files.segment_file import Block
-from compaction.kernels.keys import KeyFilter
 from compaction.kernels.retention import COLUMNS, Limits, LogRange, tally
 from compaction.kernels.slot_table import COUNTS, Arena, SlotTable
 from compaction.kernels.tables import COPY, DROP
 from compaction.passes.build_map import OffsetMapSink, dirty_records, spilled
 from compaction.passes.clean_into import Decided, Rewriter
 from compaction.passes.decoder import Decoded, corrupt_record
-from compaction.passes.merge import CleanedParts, MapParts, PartsToClean, Survivors, accepted_entries, accepted_survivors
+from compaction.passes.merge import CleanedParts, MapParts, PartsToClean, accepted_entries, accepted_survivors
 from compaction.passes.scan import Emitted, Emitting, Entries, ShardReadings, finish, scan, scan_records_of
 from compaction.passes.tasks import (
     CleanContext,
@@ -45,7 +45,6 @@ from compaction.passes.tasks import (
     SliceSummary,
 )
 from compaction.passes.throttle import Throttle
-from compaction.rules.plan import LogPlan
 from compaction.run.offset_maps import OffsetMaps
 from compaction.run.sizing import Sizes
 
@@ -80,12 +79,6 @@ class Tally:
     def __sub__(self, other: Tally) -> Tally:
         return Tally(self.positions - other.positions, self.ages - other.ages)
 
-    @property
-    def totals(self) -> NDArray[np.int64]:
-        """int64[4]: the sums."""
-        total: NDArray[np.int64] = self.ages.sum(axis=0)
-        return total
-
     def add(self, decoded: Decoded, decided: Decided, survivors: NDArray[np.uint64], frame: LogRange) -> None:
         """Count the dropped records of decoded batches.
 
@@ -104,27 +97,18 @@ class Tally:
             raise corrupt_record(error, rows[row], decoded.block.path)
 
 
-@dataclass(frozen=True)
-class Source:
-    """A log to be described, with the offsets ``[first_offset, end_offset)``; ``shards``: number of shards of its key
-    counts."""
+class Source(NamedTuple):
+    """A log to be described, with all of its slices in the order of offsets; ``shards``: number of shards of its key counts."""
 
-    first_offset: int
-    end_offset: int
+    frame: LogRange
     shards: int
-    now_ms: int
-
-    @property
-    def frame(self) -> LogRange:
-        """The ``frame`` of ``tally``."""
-        return LogRange(self.first_offset, max(self.end_offset, self.first_offset + 1), self.now_ms)
+    slices: Sequence[Slice]
 
 
-@dataclass(frozen=True)
-class SharedSummary:
+@dataclass(frozen=True, kw_only=True)
+class SharedSummary(SliceSummary):
     """Pass 1's summary of a slice; ``tally`` counts all of its records."""
 
-    summary: SliceSummary
     tally: Tally
 
 
@@ -134,7 +118,7 @@ def counts_of(source: int) -> int:
 
 
 def scan_shared(
-    slices: Iterable[Slice], contexts: tuple[Mapping[int, MapContext], Mapping[int, Source]], settings: MapSettings
+    slices: Iterable[Slice], known: tuple[Mapping[int, MapContext], Mapping[int, LogRange]], settings: MapSettings
 ) -> Iterator[Emission]:
     """Packed map entries by variant and shard, packed key counts by source and shard, each shard with the ``Reading`` of this
     task, and for the driver one ``SharedSummary`` per slice.
@@ -142,9 +126,9 @@ def scan_shared(
     The summary of an unreadable slice has an error.
 
     :param slices: ``maps`` are the key counts of the source, and the variants
-    :param contexts: the variants, and the sources
+    :param known: the contexts of all maps, and the frames of the sources
     """
-    variants, sources = contexts
+    contexts, frames = known
     for source, group in groupby(slices, key=lambda slice_: slice_.log):
         of_source = list(group)
         numbers = sorted({number for slice_ in of_source for number in slice_.maps})
@@ -152,21 +136,17 @@ def scan_shared(
         sinks: dict[int, OffsetMapSink | _KeyCountSink] = {}
         for number in numbers:
             slices_of_map = [slice_ for slice_ in of_source if number in slice_.maps]
-            if number < 0:
-                sinks[number] = _KeyCountSink(number, sources[source].shards, shared, dirty_records(slices_of_map, 0))
-            else:
-                records = dirty_records(slices_of_map, variants[number].first_dirty_offset)
-                sinks[number] = OffsetMapSink(number, variants[number], shared, records, Arena())
+            records = dirty_records(slices_of_map, contexts[number].first_dirty_offset)
+            sink_of = _KeyCountSink if number < 0 else OffsetMapSink
+            sinks[number] = sink_of(number, contexts[number], shared, records, Arena())
         throttle = Throttle(settings.bytes_per_second)
-        shards = {number: sources[source].shards if number < 0 else variants[number].shards for number in numbers}
-        sent, summaries = ShardReadings(shards), []
+        sent, summaries = ShardReadings({number: contexts[number].shards for number in numbers}), []
         for slice_ in of_source:
-            tallies = _TallySink(sources[source].frame)
+            tallies = _TallySink(frames[source])
             scanning = scan_records_of(slice_, [sinks[number] for number in slice_.maps], [tallies], settings, throttle)
             summary = yield from sent.counted(scanning)
             summaries.append(summary)
-            tally_of_slice = tallies.tally if summary.error is None else Tally.empty()
-            yield None, SharedSummary(summary, tally_of_slice)
+            yield None, SharedSummary(**vars(summary), tally=tallies.tally if summary.error is None else Tally.empty())
         for sink in sinks.values():
             yield from sent.counted(sink.result())
         yield from sent.result(of_source, summaries)
@@ -175,10 +155,10 @@ def scan_shared(
 class _KeyCountSink:
     """Counts keys; it spills slots of hashes and counts."""
 
-    def __init__(self, number: int, shards: int, settings: MapSettings, max_records: int) -> None:
-        self.number, self._shards, self._source = number, shards, Entries(MapContext(0, shards), settings.secret)
+    def __init__(self, number: int, log: MapContext, settings: MapSettings, max_records: int, arena: Arena) -> None:
+        self.number, self._shards, self._source = number, log.shards, Entries(log, settings.secret)
         self.begin, self.counts = self._source.begin, self._source.counts
-        self._table = SlotTable(COUNTS, settings.map_bytes, COUNT_LOAD, max_records, Arena())
+        self._table = SlotTable(COUNTS, settings.map_bytes, COUNT_LOAD, max_records, arena)
 
     def take(self, decoded: Decoded) -> Iterator[Emitted]:
         for entries, _ in self._source.of(decoded):
@@ -226,24 +206,23 @@ class _CaseSink:
 
     def __init__(self, number: int, rewriter: Rewriter, slice_: Slice, frame: LogRange, error: LogError | None) -> None:
         self.number, self._rewriter, self._frame = number, rewriter, frame
-        self._limits = rewriter.limits(slice_)
-        self._decided: Decided | None = None
+        rewriter.start(slice_)
         self.dropped = Tally.empty()
         self.error = error
 
     def begin(self, block: Block) -> NDArray[np.bool_]:
-        decided = self._decided = self._rewriter.decide(block, self._limits)
-        batches: NDArray[np.bool_] = (decided.actions != COPY) | self._rewriter.selected(block, decided)
+        selected = self._rewriter.decide(block)
+        batches: NDArray[np.bool_] = selected | (self._rewriter.decided.actions != COPY)
         return batches
 
     def take(self, decoded: Decoded) -> Iterable[Emitted]:
-        if self.error is None and self._decided is not None:
+        if self.error is None:
             try:
-                self._rewriter.check_sizes(decoded, self._decided)
-                for _ in self._rewriter.rewrite(decoded, self._decided):
+                self._rewriter.check_sizes(decoded)
+                for _ in self._rewriter.rewrite(decoded):
                     pass
                 survivors = self._rewriter.survivors_from(int(decoded.rows["base_offset"][0]))
-                self.dropped.add(decoded, self._decided, survivors, self._frame)
+                self.dropped.add(decoded, self._rewriter.decided, survivors, self._frame)
             except Exception as error:
                 self.error = as_log_error(error, decoded.block.path, decoded.block.position)
         return ()
@@ -253,37 +232,29 @@ class _CaseSink:
         return Measured(self.number, slice_id, self._rewriter.stats(), self.dropped, error)
 
 
-class MeasureContext(NamedTuple):
-    """The data that all tasks of pass 2 share: numbered cases by variant, sources by number."""
+def measure_shared(
+    slices: PartsToClean, known: tuple[Mapping[int, Sequence[tuple[int, CleanContext]]], Mapping[int, LogRange]]
+) -> list[Measured]:
+    """Measure slices in each case, given by variant the survivor entries from any number of shards, uint64[n] in no order.
 
-    cases: Mapping[int, Sequence[tuple[int, CleanContext]]]
-    sources: Mapping[int, Source]
-
-
-def measure_shared(slices: PartsToClean, context: MeasureContext) -> list[Measured]:
-    """Measure some slices; see ``_measure_slice``."""
-    return [measured for slice_, survivors in slices for measured in _measure_slice(slice_, survivors, context)]
-
-
-def _measure_slice(slice_: Slice, survivors: Mapping[int, Sequence[Survivors]], context: MeasureContext) -> list[Measured]:
-    """Measure a slice in each case.
-
-    :param survivors: by variant, survivor entries from any number of shards, uint64[n] in no order
+    :param known: the numbered cases by variant, and the frames of the sources
     """
-    logs = [(variant, number, log) for variant in slice_.maps for number, log in context.cases.get(variant, ())]
-    frame = context.sources[slice_.log].frame
-    cases = []
-    for variant, number, log in logs:
-        packed = accepted_survivors(survivors.get(variant, ()))
-        refused = packed if isinstance(packed, LogError) else None
-        cases.append(_CaseSink(number, Rewriter(log, () if isinstance(packed, LogError) else packed), slice_, frame, refused))
-    throttle = Throttle(min(log.bytes_per_second for _, _, log in logs))
-    try:
-        finish(scan(slice_, cases, logs[0][2].files, throttle, check_crc=False))
-    except LogError as error:
-        for case in cases:
-            case.error = case.error or error
-    return [case.result(slice_.id) for case in cases]
+    (cases_of, frames), measured = known, list[Measured]()
+    for slice_, survivors in slices:
+        logs = [(variant, number, log) for variant in slice_.maps for number, log in cases_of.get(variant, ())]
+        cases = []
+        for variant, number, log in logs:
+            packed = accepted_survivors(survivors.get(variant, ()))
+            refused, packed = (packed, []) if isinstance(packed, LogError) else (None, packed)
+            cases.append(_CaseSink(number, Rewriter(log, packed), slice_, frames[slice_.log], refused))
+        throttle = Throttle(min(log.bytes_per_second for _, _, log in logs))
+        try:
+            finish(scan(slice_, cases, logs[0][2].files, throttle, check_crc=False))
+        except LogError as error:
+            for case in cases:
+                case.error = case.error or error
+        measured += [case.result(slice_.id) for case in cases]
+    return measured
 
 
 @dataclass(frozen=True)
@@ -310,17 +281,14 @@ def resolve_counts(key: Key, values: Iterable[Any], accepted: Mapping[int, Readi
         packed = accepted_entries(values, accepted[number])
     except LogError as error:
         return [(number, error)]
-    expected = sum(map(len, packed))
-    total = SlotTable.of_keys(COUNTS, expected)
+    total = SlotTable.of_keys(COUNTS, sum(map(len, packed)))
     for packed_counts in packed:
         total.put(packed_counts, of_records=False)
     counts = total.slots[:, 2]
     counts = counts[counts != 0].astype(np.int64)
     powers = np.ceil(np.log2(counts)).astype(np.int64)
-    keys = np.bincount(powers, minlength=REPETITIONS)
-    records = np.zeros(REPETITIONS, np.int64)
-    np.add.at(records, powers, counts)
-    return [(number, Repetition(keys.astype(np.int64), records, int(counts.max(initial=0))))]
+    keys, records = (np.bincount(powers, each, REPETITIONS).astype(np.int64) for each in (np.ones(len(powers)), counts))
+    return [(number, Repetition(keys, records, int(counts.max(initial=0))))]
 
 
 class _RoundSink:
@@ -375,28 +343,23 @@ class LogCounts:
 class SharedMaps(OffsetMaps):
     """The passes of comparisons.
 
-    :param sources: by number, the logs to describe, each with all of its slices in the order of offsets
+    :param sources: by number, the logs to describe
     """
 
     #: of pass 1
     _settings: MapSettings
 
-    def __init__(
-        self,
-        engine: Engine,
-        sizes: Sizes,
-        now_ms: int,
-        refuse: Callable[[LogPlan, int, int], str | None],
-        sources: Mapping[int, tuple[Source, Sequence[Slice]]],
-    ) -> None:
-        super().__init__(engine, sizes, now_ms, refuse)
-        self._sources = {number: source for number, (source, _) in sources.items()}
-        self._slices = {_byte_range(part): part for _, slices in sources.values() for part in slices}
+    def __init__(self, engine: Engine, sizes: Sizes, now_ms: int, sources: Mapping[int, Source]) -> None:
+        # a refused log has figures, too
+        super().__init__(engine, sizes, now_ms, lambda plan, messages, keyless: None)
+        self._frames = {number: source.frame for number, source in sources.items()}
+        self._counts = {counts_of(number): MapContext(0, source.shards) for number, source in sources.items()}
+        self._slices = {_byte_range(part): part for source in sources.values() for part in source.slices}
         self._variants: dict[int, Variant] = {}
         #: by source, once ``build_offset_map`` has run
         self.described: dict[int, LogCounts] = {}
-        #: by plan, once ``clean_into_groups`` has run: counts of the dropped records
-        self.dropped: dict[int, Tally] = {}
+        #: by plan, once pass 2 has run: counts of the dropped records
+        self.dropped: dict[int, Tally] = defaultdict(Tally.empty)
 
     def read_transactions(self, slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
         """The transaction summary of each slice; equal byte ranges are read once."""
@@ -404,12 +367,6 @@ class SharedMaps(OffsetMaps):
         summaries = super().read_transactions([self._slices[byte_range] for byte_range in ranges], files)
         by_range = dict(zip(ranges, summaries, strict=True))
         return [_for_plan(part, self._shared(part), by_range[_byte_range(part)]) for part in slices]
-
-    def collect_dirty_keys(
-        self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings, filters: Mapping[int, KeyFilter]
-    ) -> Sequence[SliceSummary]:
-        """No filters: the policies' dirty sections differ."""
-        return ()
 
     def build_offset_map(
         self, slices: Sequence[Slice], logs: Mapping[int, MapContext], settings: MapSettings
@@ -422,22 +379,15 @@ class SharedMaps(OffsetMaps):
             for slice_ in variant.slices:
                 members[slice_.id].append(number)
         self._slices = {key: replace(slice_, maps=tuple(members[slice_.id])) for key, slice_ in self._slices.items()}
-        contexts = {number: variant.context for number, variant in self._variants.items()}
-        shards = {number: context.shards for number, context in contexts.items()}
-        shards |= {counts_of(number): source.shards for number, source in self._sources.items()}
-        bounds = {number: (count, count * self._sizes.shard_entries) for number, count in shards.items()}
+        contexts = {number: variant.context for number, variant in self._variants.items()} | self._counts
+        bounds = {number: (log.shards, log.shards * self._sizes.shard_entries) for number, log in contexts.items()}
         tasks = pack(list(self._slices.values()), size_of, self._sizes.scan_bytes)
-        description = f"pass 1: scan {len(self._slices)} slices for {len(contexts)} maps"
-        known = (contexts, self._sources)
-        shared_summaries = self.scan_into_maps(
-            description, tasks, scan_shared, known, settings, bounds, lambda shared: shared.summary
-        )
-        by_id = {summary.summary.slice_id: summary for summary in shared_summaries}
-        self._slices = {
-            key: replace(part, fingerprint=by_id[part.id].summary.fingerprint) for key, part in self._slices.items()
-        }
+        description = f"pass 1: scan {len(self._slices)} slices for {len(self._variants)} maps"
+        summaries = self.scan_into_maps(description, tasks, scan_shared, (contexts, self._frames), settings, bounds)
+        by_id = {summary.slice_id: summary for summary in summaries}
+        self._slices = {key: replace(part, fingerprint=by_id[part.id].fingerprint) for key, part in self._slices.items()}
         self.described = self._describe(by_id)
-        return [_for_plan(slice_, self._shared(slice_), by_id[self._shared(slice_).id].summary) for slice_ in slices]
+        return [_for_plan(slice_, self._shared(slice_), by_id[self._shared(slice_).id]) for slice_ in slices]
 
     def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool) -> CleanedParts[PartResult]:
         """Pass 2 over the slices of ``parts``; nothing is written in any case."""
@@ -453,7 +403,7 @@ class SharedMaps(OffsetMaps):
         }
         tasks = pack(slices, size_of, self._sizes.slice_bytes)
         job = Job.reading("pass 2", f"pass 2: measure {len(slices)} slices", tasks)
-        cleaned = self.resolve_into(job, tasks, maps, measure_shared, MeasureContext(cases, self._sources))
+        cleaned = self.resolve_into(job, tasks, maps, measure_shared, (cases, self._frames))
         keys = {log: cleaned.keys.get(number, 0) for number, variant in self._variants.items() for log in variant.logs}
         return CleanedParts(list(self._results(cleaned.results, parts)), keys)
 
@@ -486,7 +436,9 @@ class SharedMaps(OffsetMaps):
             read[part.log].append(self._shared(part))
         plans_by_map: dict[object, list[int]] = {}
         for log, context in logs.items():
-            plans_by_map.setdefault((tuple(slice_.id for slice_ in read[log]), _map_identity(context)), []).append(log)
+            ranges = b"" if context.aborted is None else b"".join(map(bytes, vars(context.aborted).values()))
+            ids = tuple(slice_.id for slice_ in read[log])
+            plans_by_map.setdefault((ids, context.first_dirty_offset, context.shards, ranges), []).append(log)
         return {
             number: Variant(logs[plans[0]], tuple(read[plans[0]]), tuple(plans))
             for number, plans in enumerate(plans_by_map.values())
@@ -497,7 +449,7 @@ class SharedMaps(OffsetMaps):
 
     def _describe(self, summaries: Mapping[SliceId | None, SharedSummary]) -> dict[int, LogCounts]:
         repetitions: dict[int, Repetition] = {}
-        by_segment: dict[int, dict[int, Tally]] = {source: {} for source in self._sources}
+        by_segment: dict[int, dict[int, Tally]] = {source: defaultdict(Tally.empty) for source in self._frames}
         errors: dict[int, str] = {}
         for number, repetition in self.collect_shards("count how often keys occur", resolve_counts):
             if isinstance(repetition, LogError):
@@ -505,14 +457,13 @@ class SharedMaps(OffsetMaps):
             else:
                 repetitions[number] = repetitions[number] + repetition if number in repetitions else repetition
         for part in self._slices.values():
-            source, summary = part.log, summaries[part.id]
-            segments, segment = by_segment[source], part.segment_index
-            segments[segment] = segments[segment] + summary.tally if segment in segments else summary.tally
-            if summary.summary.error is not None:
-                errors.setdefault(source, summary.summary.error)
+            summary = summaries[part.id]
+            by_segment[part.log][part.segment_index] += summary.tally
+            if summary.error is not None:
+                errors.setdefault(part.log, summary.error)
         return {
-            source: LogCounts(by_segment[source], repetitions.get(counts_of(source)), errors.get(source))
-            for source in self._sources
+            source: LogCounts(tallies, repetitions.get(counts_of(source)), errors.get(source))
+            for source, tallies in by_segment.items()
         }
 
     def _results(self, measured: Iterable[Measured], parts: Sequence[OutputPart]) -> Iterable[PartResult]:
@@ -524,18 +475,12 @@ class SharedMaps(OffsetMaps):
                 result = by_slice[output.log, self._shared(slice_).id]
                 stats += result.stats
                 error = error or result.error
-                self.dropped[output.log] = self.dropped.get(output.log, Tally.empty()) + result.dropped
+                self.dropped[output.log] += result.dropped
             yield PartResult(output.log, output.group, part.number, stats, None, error)
 
 
 def _byte_range(slice_: Slice) -> tuple[str, int, int]:
     return slice_.path, slice_.start, slice_.end
-
-
-def _map_identity(context: MapContext) -> object:
-    aborted = context.aborted
-    ranges = b"" if aborted is None else np.stack([aborted.producer_id, aborted.first_offset, aborted.last_offset]).tobytes()
-    return context.first_dirty_offset, context.shards, ranges
 
 
 def _for_plan(slice_: Slice, shared: Slice, summary: SliceSummary) -> SliceSummary:

@@ -19,7 +19,7 @@ from typing import Protocol
 from compaction.config.resolver import BrokerConfig
 from compaction.engine import Engine, Job, pack, size_of
 from compaction.errors import StorageError, as_log_error
-from compaction.files.filesystem import DiskFileSystem, FileSystem, ReadableFileSystem, join, real_file
+from compaction.files.filesystem import DiskFileSystem, FileSystem, join, real_file
 from compaction.files.mixed import MixedFileSystem
 from compaction.kernels.keys import HashSecret
 from compaction.log.read_log import cut_segment
@@ -30,7 +30,8 @@ from compaction.passes.merge import CleanedParts
 from compaction.passes.scan import count_records
 from compaction.passes.tasks import CleanContext, GroupOutput, MapSettings, OutputPart, PartResult, Slice, SliceSummary
 from compaction.rules.log_view import LogView, Segment
-from compaction.run.log import Log, ScanTotals
+from compaction.rules.transactions import KEYLESS_ROW, TXN_ROW, joined
+from compaction.run.log import Log
 from compaction.run.sizing import Sizes, max_records, sizes
 from compaction.run.waves import Lacking, SpaceBudget, Wave, logs_without_space
 
@@ -102,16 +103,15 @@ class Limits:
         """Bytes that a task reads and writes in a second."""
         return self.broker.io_max_bytes_per_second / cores
 
+    def map_settings(self, cores: int) -> MapSettings:
+        """The limits of a task of pass 1. Each call draws a new hash secret."""
+        map_bytes, secret = min(_TASK_MAP_BYTES, self.broker.dedupe_buffer_bytes), HashSecret.random()
+        return MapSettings(map_bytes, self.broker.load_factor, secret, self.task_rate(cores), self.files)
+
 
 def group_bytes(logs: Iterable[Log]) -> list[int]:
     """The sizes of the groups of some logs."""
     return [group.size_bytes for log in logs for group in log.compaction.groups]
-
-
-def map_settings(broker: BrokerConfig, bytes_per_second: float) -> MapSettings:
-    """The limits of a task of pass 1. Each call draws a new hash secret."""
-    map_bytes = min(_TASK_MAP_BYTES, broker.dedupe_buffer_bytes)
-    return MapSettings(map_bytes, broker.load_factor, HashSecret.random(), bytes_per_second)
 
 
 def slices_of(fs: FileSystem, log: int, view: LogView, segments: Sequence[Segment], slice_bytes: int) -> list[Slice]:
@@ -171,11 +171,6 @@ class Cleaner:
         """The logs that have not failed."""
         return [log for log in self.logs if log.error is None]
 
-    @property
-    def map_settings(self) -> MapSettings:
-        """The limits of a task of pass 1, with a new hash secret."""
-        return replace(map_settings(self.limits.broker, self.task_rate), files=self.limits.files)
-
     def each(self, step: Callable[[Log], object], logs: Sequence[Log] | None = None) -> None:
         """Takes a step for each log, by default for all that have not failed; a log fails if it raises."""
         for log in self.unfailed if logs is None else logs:
@@ -186,9 +181,11 @@ class Cleaner:
 
     @staticmethod
     def add_up(logs: Sequence[Log], summaries: Sequence[SliceSummary]) -> None:
-        """Adds up the summaries of each log, and notes its reads."""
+        """Adds up the summaries of each log, which are in the order of offsets, and notes its reads."""
         for log, own in Cleaner.note_reads(logs, summaries):
-            log.totals = ScanTotals.of(own)
+            log.messages, log.keyless = sum(each.messages for each in own), sum(each.keyless for each in own)
+            log.txn_rows = joined(TXN_ROW, (each.txn_rows for each in own))
+            log.keyless_rows = joined(KEYLESS_ROW, (each.keyless_rows for each in own))
 
     @staticmethod
     def note_reads(logs: Sequence[Log], summaries: Sequence[SliceSummary]) -> list[tuple[Log, list[SliceSummary]]]:
@@ -280,7 +277,7 @@ def count_expired(logs: Sequence[Log], fs: FileSystem, passes: Engine, limits: L
     tasks = pack(slices, size_of, sizes.slice_bytes)
     task_bytes = [sum(map(size_of, task)) for task in tasks]
     job = Job.sized("expired", f"count the records of {len(slices)} expired slices", task_bytes)
-    count = partial(_count_slices, files=limits.files, bytes_per_second=limits.task_rate(passes.cores))
+    count = partial(count_records, files=limits.files, bytes_per_second=limits.task_rate(passes.cores))
     results = passes.run(job, tasks, count)
     counts: list[int | None] = [0] * len(logs)
     for number, records in (result for task in results for result in task):
@@ -288,7 +285,3 @@ def count_expired(logs: Sequence[Log], fs: FileSystem, passes: Engine, limits: L
         counts[number] = None if total is None or records is None else total + records
     for log, total in zip(logs, counts, strict=True):
         log.expired_records = total
-
-
-def _count_slices(slices: Sequence[Slice], files: ReadableFileSystem, bytes_per_second: float) -> list[tuple[int, int | None]]:
-    return [(part.log, count_records(part, files, bytes_per_second)) for part in slices]

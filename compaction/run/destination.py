@@ -3,9 +3,8 @@
 ``InPlace`` swaps logs in, many in step: a swap waits for the disk nine times. ``CopyOutput`` collects all logs, cleaned or not,
 except failed ones, and publishes them together at the end of the run. ``Destination`` itself is that of a dry run.
 
-``Increment`` has the logs of an incremental copy: those that continue the previous copy, and those that are copied in full.
-
-A log that fails although its source may be intact is copied in full, too: the previous copy may have changed meanwhile.
+Logs of an incremental copy continue the previous copy, or are copied in full. So is a log that fails although its source may be
+intact: the previous copy may have changed meanwhile.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 
 from compaction.config.request import CompactionRequest
 from compaction.files.durable import DurableSteps, replace_file
 from compaction.files.filesystem import DiskFileSystem, FileSystem, join
-from compaction.files.manifest import SourceLog
 from compaction.files.overlay import OverlayFileSystem, Splice, SplicedFileSystem
 from compaction.files.uri import require_in_place
 from compaction.formats.checkpoints import format_offset_checkpoint
@@ -40,84 +39,6 @@ from compaction.run.log import Log
 _LOG = logging.getLogger(__name__)
 
 
-class Increment:
-    """The view of the sources of an incremental copy.
-
-    :ivar splices: by path, the logs that continue the previous copy
-    :ivar fs: reads the sources, in which these logs begin with its files
-    """
-
-    def __init__(self, previous: PreviousCopy, files: FileSystem) -> None:
-        self._previous, self._files = previous, files
-        self.splices: dict[str, Splice] = {}
-        self.fs = OverlayFileSystem(SplicedFileSystem(files, self.splices))
-        self._continued: dict[LogLocation, Continuation] = {}
-        #: why the others are copied in full
-        self._reasons: dict[LogLocation, str] = {}
-
-    def begin(self, sources: Mapping[LogLocation, SourceLog]) -> None:
-        """Decide of logs, before they are read, whether they continue the previous copy; not of those that ``restart`` left."""
-        for log, source in sources.items():
-            if log in self._reasons:
-                continue
-            try:
-                self._continued[log] = self._previous.continuation(log, source)
-                self.splices[log.path] = self._continued[log].splice
-            except NotContinuedError as error:
-                self._leave(log, str(error))
-        cleaned_to = {log: found.cleaned_to for log, found in self._continued.items()}
-        _set_offsets(self.fs, CLEANER_OFFSETS, cleaned_to)
-        moved = {log: found.log_start for log, found in self._continued.items() if found.log_start is not None}
-        _set_offsets(self.fs, LOG_STARTS, moved)
-
-    def require_unchanged(self, log: LogLocation) -> None:
-        """:raises StorageError: a file that the log takes over has changed since it was compared with its recorded content"""
-        if log in self._continued:
-            self._previous.require_unchanged(self._continued[log].files)
-
-    def restart(self, failed: Mapping[LogLocation, str]) -> tuple[LogLocation, ...]:
-        """The failed logs that have files of the previous copy. From now on they are read from their source alone."""
-        logs = tuple(log for log in failed if log in self._continued)
-        for log in logs:
-            self._leave(log, f"with files of the previous copy it failed: {failed[log]}")
-            del self._continued[log], self.splices[log.path]
-            self.fs.revert(log.path)
-        for name in (CLEANER_OFFSETS, LOG_STARTS):
-            found = {log: read_offsets(self._files, log.log_dir, name).get(log.topic_partition) for log in logs}
-            _set_offsets(self.fs, name, found)
-        return logs
-
-    def _leave(self, log: LogLocation, reason: str) -> None:
-        _LOG.warning("%s: copied in full: %s", log, reason)
-        self._reasons[log] = reason
-
-    def noted(self, reports: Iterable[LogReport]) -> list[LogReport]:
-        """The reports, with what was taken over."""
-        found = {(*log.topic_partition, log.log_dir): log for log in (*self._continued, *self._reasons)}
-        return [self._noted(report, found.get((report.topic, report.partition, report.log_dir))) for report in reports]
-
-    def _noted(self, report: LogReport, log: LogLocation | None) -> LogReport:
-        if log is None:
-            # its settings could not be read
-            return replace(report, since=Since.FULL.value, since_reason=report.reason)
-        if (found := self._continued.get(log)) is None:
-            return replace(report, since=Since.FULL.value, since_reason=self._reasons[log])
-        kind = Since.GROWN if found.grown else Since.UNCHANGED
-        return replace(report, since=kind.value, previous_bytes=found.size_bytes)
-
-
-def _set_offsets(fs: FileSystem, name: str, offsets: Mapping[LogLocation, int | None]) -> None:
-    """Change entries of checkpoint files; ``None`` removes one."""
-    by_dir: dict[str, dict[TopicPartition, int | None]] = defaultdict(dict)
-    for log, offset in offsets.items():
-        by_dir[log.log_dir][log.topic_partition] = offset
-    for log_dir, entries in by_dir.items():
-        before = read_offsets(fs, log_dir, name)
-        after = {partition: offset for partition, offset in {**before, **entries}.items() if offset is not None}
-        if after != before:
-            replace_file(fs, join(log_dir, name), format_offset_checkpoint(after).encode())
-
-
 #: logs that are changed in step: the more, the less often the disk is waited for, and the checkpoint file written
 LOG_CONCURRENCY = 512
 
@@ -126,12 +47,14 @@ class Destination:
     """Applies the result of each log, of up to ``concurrency`` logs in step. This one is that of a dry run: it writes nothing.
 
     :ivar fs: the run's view of its sources, in which recovery may have changed files in memory only
-    :ivar disk: where recovery finishes interrupted swaps
-    :ivar increment: of a copy that continues a previous one
+    :ivar disk: where recovery finishes interrupted swaps; another one than ``fs`` only if the run is in place
+    :ivar held: the run's claims on the log directories
+    :ivar splices: by path, the logs that in ``fs`` begin with files of a previous copy, which they continue
     """
 
     concurrency = 1
-    increment: Increment | None = None
+    held = Access()
+    splices: Mapping[str, Splice] = MappingProxyType({})
 
     def __init__(self, fs: OverlayFileSystem, disk: FileSystem | None = None) -> None:
         self.fs, self.disk = fs, disk or fs
@@ -160,6 +83,14 @@ class Destination:
     def remove_replaced(self, log: Log) -> None:
         """Removes the segments of a log that ``replace`` or ``keep`` has left as ``.deleted`` files."""
 
+    def restart(self, failed: Mapping[LogLocation, str]) -> tuple[LogLocation, ...]:
+        """The failed logs that are to be read again: from now on without files of the previous copy."""
+        return ()
+
+    def noted(self, reports: Iterable[LogReport]) -> tuple[LogReport, ...]:
+        """The reports, with what was taken over from the previous copy."""
+        return tuple(reports)
+
 
 class InPlace(Destination):
     """Swaps outputs in and moves the cleaner checkpoint, if the plan does.
@@ -169,12 +100,11 @@ class InPlace(Destination):
 
     def __init__(self, disk: DiskFileSystem, held: Access) -> None:
         super().__init__(OverlayFileSystem(disk), disk)
-        self._held, self._checkpoints = held, CheckpointFiles(disk)
+        self.held, self._checkpoints = held, CheckpointFiles(disk)
         self.concurrency = LOG_CONCURRENCY
 
     def replace(self, log: Log, *, is_last: bool = True) -> DurableSteps[None]:
         plan, path = log.compaction, log.location.path
-        owner = self._held.owner(log.location.log_dir)
         try:
             require_unchanged(self.fs, self.disk, path, log.sources)
             if not log.swapped:
@@ -188,7 +118,7 @@ class InPlace(Destination):
             log.groups,
             end_offset=plan.new_checkpoint if is_last else None,
             checkpoints=self._checkpoints,
-            owner=owner,
+            owner=self.held.owner(log.location.log_dir),
         )
         if plan.config.file_delete_delay_ms == 0:
             remove_deleted(self.disk, path)
@@ -203,14 +133,14 @@ class InPlace(Destination):
         discard_outputs(self.disk, log.location.path)
 
     def remove_replaced(self, log: Log) -> None:
-        self._held.owner(log.location.log_dir).require()
+        self.held.owner(log.location.log_dir).require()
         remove_deleted(self.disk, log.location.path)
 
     def _repair_and_delete(self, log: Log) -> DurableSteps[None]:
         path, deletion = log.location.path, log.plan.deletion
         deletes = deletion is not None and bool(deletion.removals)
         if deletes or self.fs.operations(path):
-            self._held.owner(log.location.log_dir).require()
+            self.held.owner(log.location.log_dir).require()
         view = log.compaction.view if deletion is None else deletion.view
         yield from write_repairs(self.fs, self.disk, path, view.segments)
         if deletion is not None and deletes:
@@ -222,22 +152,36 @@ class CopyOutput(Destination):
     """Adds all logs to a copy, which ``Publication.commit`` makes visible.
 
     :param request: of the run
+    :param previous: the copy that logs may continue
     """
 
     def __init__(
-        self, publication: Publication, sources: FileSystem, request: CompactionRequest, previous: PreviousCopy | None = None
+        self, publication: Publication, sources: FileSystem, request: CompactionRequest, previous: PreviousCopy | None
     ) -> None:
-        self.increment = None if previous is None else Increment(previous, sources)
-        super().__init__(OverlayFileSystem(sources) if self.increment is None else self.increment.fs)
-        self._publication, self._request = publication, request
+        self.splices: dict[str, Splice] = {}
+        super().__init__(OverlayFileSystem(sources if previous is None else SplicedFileSystem(sources, self.splices)))
+        self._publication, self._sources, self._request, self._previous = publication, sources, request, previous
+        self._continued: dict[LogLocation, Continuation] = {}
+        #: why the other logs are copied in full
+        self._reasons: dict[LogLocation, str] = {}
         #: of the logs; none if the copy does not record its request
         self._identities = {} if request.call is None else identify(sources, request.logs)
 
     def begin(self, settings: Mapping[LogLocation, Settings]) -> None:
+        """Decides whether logs continue the previous copy; not those that ``restart`` left."""
         known = {log: rules_of(found, self._request) for log, found in settings.items() if log in self._identities}
         self._identities |= {log: replace(self._identities[log], rules=rules) for log, rules in known.items()}
-        if self.increment is not None:
-            self.increment.begin({log: self._identities[log] for log in known})
+        if self._previous is None:
+            return
+        for log in [log for log in known if log not in self._reasons]:
+            try:
+                self._continued[log] = self._previous.continuation(log, self._identities[log])
+                self.splices[log.path] = self._continued[log].splice
+            except NotContinuedError as error:
+                self._leave(log, str(error))
+        _set_offsets(self.fs, CLEANER_OFFSETS, {log: found.cleaned_to for log, found in self._continued.items()})
+        moved = {log: found.log_start for log, found in self._continued.items() if found.log_start is not None}
+        _set_offsets(self.fs, LOG_STARTS, moved)
 
     def directory(self, location: LogLocation) -> str:
         return self._publication.log_path(location)
@@ -259,11 +203,53 @@ class CopyOutput(Destination):
             segments = log.compaction.view.segments
             identity = self._identities.get(log.location)
             self._publication.add_log(self.fs, log.location, groups, segments, end_offset=end_offset, identity=identity)
-            if self.increment is not None:
-                self.increment.require_unchanged(log.location)
+            if self._previous is not None and log.location in self._continued:
+                self._previous.require_unchanged(self._continued[log.location].files)
         except Exception:
             self._publication.leave_out(log.location)
             raise
+
+    def restart(self, failed: Mapping[LogLocation, str]) -> tuple[LogLocation, ...]:
+        logs = tuple(log for log in failed if log in self._continued)
+        for log in logs:
+            self._leave(log, f"with files of the previous copy it failed: {failed[log]}")
+            del self._continued[log], self.splices[log.path]
+            self.fs.revert(log.path)
+        for name in (CLEANER_OFFSETS, LOG_STARTS):
+            found = {log: read_offsets(self._sources, log.log_dir, name).get(log.topic_partition) for log in logs}
+            _set_offsets(self.fs, name, found)
+        return logs
+
+    def _leave(self, log: LogLocation, reason: str) -> None:
+        _LOG.warning("%s: copied in full: %s", log, reason)
+        self._reasons[log] = reason
+
+    def noted(self, reports: Iterable[LogReport]) -> tuple[LogReport, ...]:
+        if self._previous is None:
+            return tuple(reports)
+        found = {(*log.topic_partition, log.log_dir): log for log in (*self._continued, *self._reasons)}
+        return tuple(self._noted(report, found.get((report.topic, report.partition, report.log_dir))) for report in reports)
+
+    def _noted(self, report: LogReport, log: LogLocation | None) -> LogReport:
+        if log is None:
+            # its settings could not be read
+            return replace(report, since=Since.FULL.value, since_reason=report.reason)
+        if (found := self._continued.get(log)) is None:
+            return replace(report, since=Since.FULL.value, since_reason=self._reasons[log])
+        kind = Since.GROWN if found.grown else Since.UNCHANGED
+        return replace(report, since=kind.value, previous_bytes=found.size_bytes)
+
+
+def _set_offsets(fs: FileSystem, name: str, offsets: Mapping[LogLocation, int | None]) -> None:
+    """Changes entries of checkpoint files; ``None`` removes one."""
+    by_dir: dict[str, dict[TopicPartition, int | None]] = defaultdict(dict)
+    for log, offset in offsets.items():
+        by_dir[log.log_dir][log.topic_partition] = offset
+    for log_dir, entries in by_dir.items():
+        before = read_offsets(fs, log_dir, name)
+        after = {partition: offset for partition, offset in {**before, **entries}.items() if offset is not None}
+        if after != before:
+            replace_file(fs, join(log_dir, name), format_offset_checkpoint(after).encode())
 
 
 def _repair_checkpoint(checkpoints: CheckpointFiles, plan: LogPlan) -> DurableSteps[None]:

@@ -3,7 +3,7 @@
 | step | sets |
 | --- | --- |
 | prepare | ``location``, ``settings``, ``view``, ``planned``, ``directory`` |
-| build the offset map | ``slices``, ``aborted``, ``totals`` |
+| build the offset map | ``slices``, ``aborted``, ``messages``, ``keyless``, ``txn_rows``, ``keyless_rows`` |
 | resolve transactions | ``txn_index``, ``invalid``, ``context`` |
 | clean into groups | ``parts``, ``stats``, ``keys``, ``groups``, ``unchanged`` |
 | swap, or publish | ``report`` |
@@ -31,41 +31,18 @@ from compaction.log.read_log import has_changed
 from compaction.log.settings import KafkaVersion, Settings
 from compaction.names import LOG, LogLocation
 from compaction.output.swap import SwapGroup
-from compaction.passes.tasks import CleanContext, CleanStats, OutputPart, Slice, SliceSummary
+from compaction.passes.tasks import CleanContext, CleanStats, OutputPart, Slice
 from compaction.report import CHANGED, IN_USE, LogReport, LogStatus, VersionUsed
 from compaction.rules.log_to_clean import SkipCause, Verdict
 from compaction.rules.log_view import AbortedTxn, LogView, Segment
 from compaction.rules.plan import LogPlan, PolicyPlan
 from compaction.rules.segment_retention import DeletionPlan, Removal
-from compaction.rules.transactions import KEYLESS_ROW, TXN_ROW, AbortedRanges, joined
+from compaction.rules.transactions import KEYLESS_ROW, TXN_ROW, AbortedRanges
 
 _LOG = logging.getLogger(__name__)
 #: the reason code of a log whose ``cleanup.policy`` is a guess
 POLICY_UNKNOWN = "policy_unknown"
-
-
-@dataclass(frozen=True)
-class ScanTotals:
-    """Totals of pass 1 over the slices of a log: counts of records, ``TXN_ROW`` and ``KEYLESS_ROW`` arrays."""
-
-    messages: int = 0
-    keyless: int = 0
-    txn_rows: NDArray[np.void] = field(default_factory=lambda: np.empty(0, TXN_ROW))
-    keyless_rows: NDArray[np.void] = field(default_factory=lambda: np.empty(0, KEYLESS_ROW))
-
-    @classmethod
-    def of(cls, summaries: Iterable[SliceSummary]) -> ScanTotals:
-        """The sum of the summaries of a log's slices, which are in the order of offsets."""
-        own: list[ScanTotals | SliceSummary] = [_NO_TOTALS, *summaries]
-        return cls(
-            sum(summary.messages for summary in own),
-            sum(summary.keyless for summary in own),
-            joined(TXN_ROW, (summary.txn_rows for summary in own)),
-            joined(KEYLESS_ROW, (summary.keyless_rows for summary in own)),
-        )
-
-
-_NO_TOTALS = ScanTotals()
+_NO_TXNS, _NONE_KEYLESS = np.empty(0, TXN_ROW), np.empty(0, KEYLESS_ROW)
 
 
 @dataclass(eq=False, slots=True)
@@ -77,6 +54,8 @@ class Log:
     :ivar cause: the error that it failed with before it had a plan
     :ivar directory: where tasks write the outputs
     :ivar number: identifies the log in slices, tasks and shuffles of the run
+    :ivar messages, keyless: numbers of its records, and of those without a key
+    :ivar txn_rows, keyless_rows: tables of ``TXN_ROW`` and ``KEYLESS_ROW``, in the order of offsets
     :ivar txn_index: aborted transactions of each group's output
     :ivar invalid: number of records dropped because they have no key
     :ivar expired_records: number of records of the segments that the delete policy deletes; ``None`` if not counted
@@ -98,7 +77,10 @@ class Log:
     number: int = 0
     slices: Sequence[Slice] = ()
     aborted: AbortedRanges | None = None
-    totals: ScanTotals = _NO_TOTALS
+    messages: int = 0
+    keyless: int = 0
+    txn_rows: NDArray[np.void] = field(default_factory=lambda: _NO_TXNS)
+    keyless_rows: NDArray[np.void] = field(default_factory=lambda: _NONE_KEYLESS)
     txn_index: tuple[tuple[AbortedTxn, ...], ...] = ()
     context: CleanContext | None = None
     parts: Sequence[OutputPart] = ()
@@ -157,8 +139,8 @@ class Log:
 
     def release(self) -> None:
         """Releases what only the passes need."""
-        self.slices, self.parts, self.txn_index = (), (), ()
-        self.aborted, self.totals, self.context = None, _NO_TOTALS, None
+        self.slices, self.parts, self.txn_index, self.aborted, self.context = (), (), (), None, None
+        self.txn_rows, self.keyless_rows = _NO_TXNS, _NONE_KEYLESS
 
 
 def cleaned_report(plan: PolicyPlan, log: Log) -> LogReport:

@@ -15,7 +15,7 @@ import numpy as np
 
 from compaction.engine import Emission, Engine, Items, Job, Reading, Shuffle, Source, pack, size_of
 from compaction.files.filesystem import ReadableFileSystem, join
-from compaction.formats.indexes import read_offset_index
+from compaction.formats.indexes import OFFSET_INDEX
 from compaction.kernels.keys import KeyFilter
 from compaction.names import INDEX, segment_file
 from compaction.passes.build_map import collect_keys, dirty_records, flag_single_task_logs, scan_slices
@@ -77,17 +77,22 @@ class OffsetMaps:
         cleaner.each(lambda log: _find_aborted(cleaner, log), [log for log in logs if log.error is None])
 
     def _fill_maps(self, cleaner: Cleaner) -> None:
-        contexts = {log.number: _map_context(cleaner, log) for log in cleaner.unfailed}
+        contexts = {
+            log.number: MapContext(
+                log.compaction.first_dirty_offset, shards(log.compaction, cleaner.sizes.shard_entries), log.aborted
+            )
+            for log in cleaner.unfailed
+        }
         if not contexts:
             return
-        settings = cleaner.map_settings
+        settings = cleaner.limits.map_settings(cleaner.runner.cores)
         contexts = self._with_dirty_keys(cleaner, contexts, settings)
         if not contexts:
             return
         slices = [part for log in cleaner.unfailed for part in log.slices]
         cleaner.add_up(cleaner.unfailed, self.build_offset_map(slices, contexts, settings))
         for log in cleaner.unfailed:
-            log.error = self._refuse(log.compaction, log.totals.messages, log.totals.keyless)
+            log.error = self._refuse(log.compaction, log.messages, log.keyless)
 
     def _with_dirty_keys(
         self, cleaner: Cleaner, contexts: dict[int, MapContext], settings: MapSettings
@@ -117,12 +122,12 @@ class OffsetMaps:
 
     def resolve(self, cleaner: Cleaner, log: Log) -> None:
         """Determines aborted data, discardable markers and the transaction indexes of the outputs."""
-        plan, view, totals = log.compaction, log.compaction.view, log.totals
+        plan, view, keyless = log.compaction, log.compaction.view, log.keyless_rows
         groups = [group.segments for group in plan.groups]
-        outcomes = resolve_cleaning(view.segments, groups, view.log_start_offset, totals.txn_rows)
-        aborted = outcomes.aborted.contains(totals.keyless_rows["producer_id"], totals.keyless_rows["last_offset"])
+        outcomes = resolve_cleaning(view.segments, groups, view.log_start_offset, log.txn_rows)
+        aborted = outcomes.aborted.contains(keyless["producer_id"], keyless["last_offset"])
         log.txn_index = outcomes.txn_index
-        log.invalid = totals.keyless - int(totals.keyless_rows["keyless"][aborted].sum())
+        log.invalid = log.keyless - int(keyless["keyless"][aborted].sum())
         log.context = CleanContext(
             first_dirty_offset=plan.first_dirty_offset,
             latest_offset=plan.first_uncleanable_offset - 1,
@@ -147,7 +152,7 @@ class OffsetMaps:
         """Reads batch headers: the transaction summary of each slice."""
         tasks = pack(slices, size_of, self._sizes.scan_bytes)
         job = Job.reading("transactions", f"read batch headers of {len(slices)} slices", tasks)
-        results = self._engine.run(job, tasks, partial(_scan_transactions, files=files))
+        results = self._engine.run(job, tasks, partial(scan_transactions, files=files))
         return [summary for summaries in results for summary in summaries]
 
     def collect_dirty_keys(
@@ -184,7 +189,6 @@ class OffsetMaps:
         known: Any,
         settings: MapSettings,
         shards: Mapping[int, tuple[int, int]],
-        summary_of: Callable[[Any], SliceSummary] = lambda summary: summary,
     ) -> list[Any]:
         """Pass 1; keeps its maps for pass 2. Returns what its tasks have emitted for the driver.
 
@@ -192,7 +196,6 @@ class OffsetMaps:
             maps also the ``Reading`` of this attempt, and summaries to the driver
         :param settings: contain the run's secret
         :param shards: of each map the number of shards, and an upper bound of the entries in all of them
-        :param summary_of: of the summaries that the tasks return, those of slices
         """
         if self._maps is not None:
             # those of an earlier pass 1
@@ -202,7 +205,7 @@ class OffsetMaps:
         job, emit = Job.reading("pass 1", description, tasks), partial(scan, settings=settings)
         self._maps = self._engine.shuffle(job, Source(tasks, known=known), emit, places, merges=True)
         summaries = self._maps.results
-        accepted = {summary.slice_id: summary for summary in map(summary_of, summaries)}
+        accepted = {summary.slice_id: summary for summary in summaries}
         self._readings = {}
         for task in tasks:
             for number, reading in readings(task, [accepted[part.id] for part in task]).items():
@@ -265,10 +268,6 @@ def pass_2(parts: Sequence[OutputPart], tasks: Iterable[Iterable[OutputPart]], *
     return Job.reading("pass 2", f"pass 2: {'write' if writes else 'measure'} {len(parts)} output parts", tasks, writes=writes)
 
 
-def _scan_transactions(slices: Sequence[Slice], files: ReadableFileSystem) -> list[SliceSummary]:
-    return [scan_transactions(part, files) for part in slices]
-
-
 def _clean(parts: PartsToClean, logs: Mapping[int, CleanContext], *, dry_run: bool) -> list[PartResult]:
     return clean_parts([(part, survivors.get(part.output.log, ())) for part, survivors in parts], logs, dry_run=dry_run)
 
@@ -279,7 +278,7 @@ def _check_txn_indexes(cleaner: Cleaner, log: Log) -> None:
     Recovery does not look for transactions below a snapshot without any, but a snapshot lacks expired producers, too.
     """
     plan = log.compaction
-    view = repaired_after_scan(cleaner.fs, plan.view, log.totals.txn_rows, plan.first_uncleanable_offset)
+    view = repaired_after_scan(cleaner.fs, plan.view, log.txn_rows, plan.first_uncleanable_offset)
     if view is not plan.view:
         log.planned = replace(log.plan, compaction=replace(plan, view=view))
         _find_aborted(cleaner, log)
@@ -289,14 +288,8 @@ def _find_aborted(cleaner: Cleaner, log: Log) -> None:
     plan, view, start = log.compaction, log.compaction.view, log.compaction.first_dirty_offset
     first = max((s for s in view.segments if s.base_offset <= start), key=lambda s: s.base_offset, default=view.segments[0])
     data = cleaner.fs.read_bytes(join(view.path, segment_file(first.base_offset, INDEX)))
-    entries = read_offset_index(data, first.base_offset)
+    entries = OFFSET_INDEX.read(data, first.base_offset)
     row = int(np.searchsorted(entries["offset"], start, side="right")) - 1
     position = int(entries["position"][row]) if row >= 0 else 0
-    rows, end_offset = log.totals.txn_rows, plan.first_uncleanable_offset
-    log.aborted = aborted_for_map(view.segments, view.log_start_offset, start, end_offset, position, rows)
-
-
-def _map_context(cleaner: Cleaner, log: Log) -> MapContext:
-    plan = log.compaction
-    count = shards(plan, cleaner.sizes.shard_entries)
-    return MapContext(plan.first_dirty_offset, count, log.aborted)
+    end_offset = plan.first_uncleanable_offset
+    log.aborted = aborted_for_map(view.segments, view.log_start_offset, start, end_offset, position, log.txn_rows)

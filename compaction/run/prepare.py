@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from compaction.config.request import CompactionRequest
+from compaction.engine import Engine, Job, pack
 from compaction.errors import CompactionError, CorruptLogError, LogError, StorageError, as_log_error
 from compaction.files.filesystem import FileSystem, join, parent, storage_of
+from compaction.files.mixed import file_system
 from compaction.files.overlay import OverlayFileSystem, Splice, SplicedFileSystem
 from compaction.files.uri import resolved
-from compaction.log.access import Access, mount_points
+from compaction.log.access import mount_points
 from compaction.log.checkpoint_store import Checkpoints, read_checkpoints
 from compaction.log.read_log import ReadOptions, read_log, segment_bases
 from compaction.log.settings import Settings, read_settings, require_policy
@@ -23,6 +26,7 @@ from compaction.names import LogLocation
 from compaction.recovery.recover import RecoveryReport, recover_log
 from compaction.rules.log_view import LogView
 from compaction.rules.plan import PolicyPlan
+from compaction.run.destination import Destination
 from compaction.run.log import Log
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
@@ -32,6 +36,7 @@ _BEYOND = "beyond the lock of this log directory"
 MANY_SEGMENTS = 8_000
 #: the same in object stores, where a segment takes several requests
 MANY_REMOTE_SEGMENTS = 200
+_READ_TASKS_PER_CORE = 4
 
 
 class LogReadTask(NamedTuple):
@@ -44,56 +49,45 @@ class LogReadTask(NamedTuple):
     splice: Splice | None = None
 
 
-#: returns the results of ``read_without_recovery``, in the order of its tasks
-ParallelRead = Callable[[Sequence[LogReadTask]], list[LogView | CompactionError | None]]
-
-
-class LogAccess(NamedTuple):
-    """How a run accesses its logs: ``fs``, in which they are repaired and read, the ``disk`` on which interrupted swaps are
-    finished (another one only if the run is in place), the run's claims on the log directories, and by path the logs in ``fs``
-    that begin with files of other directories. ``begin`` is called with the settings of the logs before they are read."""
-
-    fs: FileSystem
-    disk: FileSystem
-    held: Access = Access()
-    splices: Mapping[str, Splice] = {}
-    begin: Callable[[Mapping[LogLocation, Settings]], None] = lambda settings: None
-
-
-def read_without_recovery(fs: FileSystem, task: LogReadTask) -> LogView | CompactionError | None:
-    """Reads a log and writes nothing: its view or its error, ``None`` if it needs recovery first."""
-    splices = {} if task.splice is None else {task.location.path: task.splice}
-    overlay = OverlayFileSystem(SplicedFileSystem(fs, splices) if splices else fs)
-    recovered = _recover(LogAccess(overlay, overlay, splices=splices), task.location, task.settings, task.checkpoints)
-    if overlay.changed:
-        return None
-    return recovered if isinstance(recovered, CompactionError) else _read(overlay, task, recovered)
+def _read_without_recovery(tasks: Sequence[LogReadTask]) -> list[LogView | CompactionError | None]:
+    """Reads logs in a task and writes nothing: of each its view or its error, ``None`` if it needs recovery first."""
+    views: list[LogView | CompactionError | None] = []
+    for task in tasks:
+        path, splice = task.location.path, task.splice
+        files = file_system([path] if splice is None else [path, splice.directory])
+        output = Destination(OverlayFileSystem(files if splice is None else SplicedFileSystem(files, {path: splice})))
+        if splice is not None:
+            output.splices = {path: splice}
+        recovered = _recover(output, task.location, task.settings, task.checkpoints)
+        view = recovered if isinstance(recovered, CompactionError) else _read(output.fs, task, recovered)
+        views.append(None if output.fs.changed else view)
+    return views
 
 
 def read_logs(
-    sources: LogAccess,
+    output: Destination,
     request: CompactionRequest,
-    parallel_read: ParallelRead | None = None,
+    start: Callable[[], Engine] | None = None,
     *,
     policy_required: bool = False,
 ) -> list[Log]:
     """Recovers and reads all selected logs, in the order of directories, topics and partitions. They have no plan yet.
 
-    :param parallel_read: used if it pays
+    :param start: starts the engine, whose tasks read very many segments; without it they are read here
     :param policy_required: a log whose ``cleanup.policy`` is a guess is not changed; its error is a ``PolicyUnknownError``
     :raises ConfigError: settings of the call contradict each other; nothing was changed
     """
-    fs = sources.fs
+    fs = output.fs
     step(f"reading {counted(len(request.logs), 'log')}")
     settings = _read_settings(fs, request, policy_required=policy_required)
     valid = {location: known for location, known in settings.items() if isinstance(known, Settings)}
-    sources.begin(valid)
+    output.begin(valid)
     found = _checkpoints(fs, valid)
     views: dict[LogLocation, LogView | CompactionError] = {}
-    if parallel_read is not None and _are_many(sources, valid):
-        views = _read_many(sources, valid, found, request.as_of_ms, parallel_read)
+    if start is not None and _are_many(output, valid):
+        views = _read_many(output, valid, found, request.as_of_ms, start())
     recovered = {
-        location: _recover(sources, location, known, found[location.log_dir])
+        location: _recover(output, location, known, found[location.log_dir])
         for location, known in valid.items()
         if location not in views
     }
@@ -102,7 +96,12 @@ def read_logs(
     for location, report in recovered.items():
         task = LogReadTask(location, valid[location], checkpoints[location.log_dir], request.as_of_ms)
         views[location] = report if isinstance(report, CompactionError) else _read(fs, task, report)
-    return [_log(location, known, views.get(location)) for location, known in settings.items()]
+    logs = []
+    for location, known in settings.items():
+        log = Log(location, valid.get(location))
+        found_view = known if isinstance(known, CompactionError) else views[location]
+        logs.append(log.fail(found_view) if isinstance(found_view, CompactionError) else replace(log, view=found_view))
+    return logs
 
 
 def _read_settings(
@@ -117,22 +116,16 @@ def _read_settings(
     return settings
 
 
-def _log(location: LogLocation, settings: Settings | CompactionError, view: LogView | CompactionError | None) -> Log:
-    if isinstance(settings, CompactionError):
-        return Log(location).fail(settings)
-    return Log(location, settings).fail(view) if isinstance(view, CompactionError) else Log(location, settings, view)
-
-
 def prepare(
-    sources: LogAccess,
+    output: Destination,
     request: CompactionRequest,
     plan_for: Callable[[LogView, Settings], PolicyPlan],
-    parallel_read: ParallelRead | None = None,
+    start: Callable[[], Engine] | None = None,
     *,
     policy_required: bool = False,
 ) -> list[Log]:
     """Recovers, reads and plans all selected logs; see ``read_logs``. A log without a plan has failed."""
-    logs = read_logs(sources, request, parallel_read, policy_required=policy_required)
+    logs = read_logs(output, request, start, policy_required=policy_required)
     for log in logs:
         if log.settings is not None and log.view is not None:
             try:
@@ -142,25 +135,27 @@ def prepare(
     return logs
 
 
-def _are_many(sources: LogAccess, logs: Iterable[LogLocation]) -> bool:
-    directories = [*(log.path for log in logs), *(splice.directory for splice in sources.splices.values())]
+def _are_many(output: Destination, logs: Iterable[LogLocation]) -> bool:
+    directories = [*(log.path for log in logs), *(splice.directory for splice in output.splices.values())]
     least = MANY_REMOTE_SEGMENTS if any(storage_of(path).round_trips for path in directories) else MANY_SEGMENTS
-    return sum(_segment_count(sources.fs, log) for log in logs) >= least
+    return sum(_segment_count(output.fs, log) for log in logs) >= least
 
 
 def _read_many(
-    sources: LogAccess,
+    output: Destination,
     logs: Mapping[LogLocation, Settings],
     checkpoints: Mapping[str, Checkpoints],
     now_ms: int,
-    parallel_read: ParallelRead,
+    engine: Engine,
 ) -> dict[LogLocation, LogView | CompactionError]:
-    """Reads logs in parallel; those that need recovery first are missing."""
+    """Reads logs by tasks; those that need recovery first are missing."""
     tasks = [
-        LogReadTask(log, settings, checkpoints[log.log_dir], now_ms, sources.splices.get(log.path))
+        LogReadTask(log, settings, checkpoints[log.log_dir], now_ms, output.splices.get(log.path))
         for log, settings in logs.items()
     ]
-    pairs = zip(logs, parallel_read(tasks), strict=True)
+    packs = pack(tasks, lambda _: 1, -(-len(tasks) // (_READ_TASKS_PER_CORE * engine.cores)))
+    views = engine.run(Job(f"read {len(tasks)} logs", in_workers=True), packs, _read_without_recovery)
+    pairs = zip(logs, chain.from_iterable(views), strict=True)
     return {log: view for log, view in pairs if view is not None}
 
 
@@ -194,35 +189,33 @@ def _checkpoints(fs: FileSystem, locations: Iterable[LogLocation]) -> dict[str, 
 
 
 def _recover(
-    sources: LogAccess, location: LogLocation, settings: Settings, checkpoints: Checkpoints
+    output: Destination, location: LogLocation, settings: Settings, checkpoints: Checkpoints
 ) -> RecoveryReport | CompactionError:
-    interval_bytes, owner = settings.topic.index_interval_bytes, sources.held.owner(location.log_dir)
-    splice = sources.splices.get(location.path)
+    splice = output.splices.get(location.path)
     if splice is not None:
         checkpoints = replace(checkpoints, complete_to=splice.end)
     try:
         report = recover_log(
-            sources.fs,
+            output.fs,
             location,
-            index_interval_bytes=interval_bytes,
-            disk=sources.disk,
-            owner=owner,
+            index_interval_bytes=settings.topic.index_interval_bytes,
+            disk=output.disk,
+            owner=output.held.owner(location.log_dir),
             checkpoints=checkpoints,
         )
         if splice is not None:
-            _require_not_repaired(sources.fs, location.path, splice)
+            _require_not_repaired(output.fs, location.path, splice)
     except Exception as error:
         return as_log_error(error, location.path)
     return report
 
 
-def _require_not_repaired(fs: FileSystem, path: str, splice: Splice) -> None:
+def _require_not_repaired(fs: OverlayFileSystem, path: str, splice: Splice) -> None:
     """Recovery is for the files of a source: those of a previous copy are complete as they were written.
 
     :raises CorruptLogError: recovery would change one of them
     """
-    changed = fs.changed_names(path) if isinstance(fs, OverlayFileSystem) else ()
-    if (name := next(filter(splice.has, changed), None)) is not None:
+    if (name := next(filter(splice.has, fs.changed_names(path)), None)) is not None:
         message, hint = "file of the previous copy needs recovery", "check it with verify"
         raise CorruptLogError(message, path=join(splice.directory, name), hint=hint)
 

@@ -26,8 +26,8 @@ from typing import TypeVar
 
 from compaction.config.request import CompactionRequest
 from compaction.config.resolver import BrokerConfig
-from compaction.engine import Engine, Job, pack
-from compaction.errors import CompactionError, as_log_error
+from compaction.engine import Engine
+from compaction.errors import as_log_error
 from compaction.files.durable import DurableSteps, run_in_step
 from compaction.files.filesystem import DiskFileSystem, FileSystem, storage_of
 from compaction.files.mixed import MixedFileSystem, file_system
@@ -47,17 +47,15 @@ from compaction.run.log import (
     replaced_source_bytes,
     versions_used,
 )
-from compaction.run.prepare import LogAccess, LogReadTask, ParallelRead, prepare, read_without_recovery
+from compaction.run.prepare import prepare
 from compaction.run.sizing import Sizes
 from compaction.run.waves import Pace, ReplacedSegments, SpaceBudget, Wave, Waves, copied_bytes, portions
 from compaction.run_report import RunReport
 from compaction.screen.amounts import counted
-from compaction.screen.steps import begin_wave, step
+from compaction.screen.steps import step
 from compaction.signals import deferred
 
 T = TypeVar("T")
-
-_READ_TASKS_PER_CORE = 4
 
 
 class Command:
@@ -161,12 +159,12 @@ class Run:
             to
         """
         with self.lock() as held, destination(self._files, self._request, held, self._command.done) as output:
-            self._held, self._output = held, output
+            self._output = output
             early, retained = self._request.release_early, self._request.retain_replaced
             self._replaced = ReplacedSegments(output, early, retained, self._pace.end_s)
             self._command.begin(self._files)
             self.clean(self.plan(self._request))
-            if output.increment is not None and (again := output.increment.restart(self._errors())):
+            if again := output.restart(self._errors()):
                 self.clean(self.plan(replace(self._request, logs=again)))
             reports, waves = self._reports(), self._wave_reports()
             if self._in_place:
@@ -175,7 +173,7 @@ class Run:
         if not self._in_place:
             reports = self._conclude(None, [replace(log, deleted_bytes=0) for log in reports])
         result = self.report(reports, waves)
-        return result if output.increment is None else replace(result, logs=tuple(output.increment.noted(result.logs)))
+        return replace(result, logs=output.noted(result.logs))
 
     def lock(self) -> AbstractContextManager[Access]:
         """Locks the log directories for what the run does there."""
@@ -184,10 +182,7 @@ class Run:
     def plan(self, request: CompactionRequest) -> list[Log]:
         """Reads and plans the logs of ``request``: those that have a plan, in the order of the run."""
         output, command = self._output, self._command
-        splices = {} if output.increment is None else output.increment.splices
-        sources = LogAccess(output.fs, output.disk, self._held, splices, output.begin)
-        required = command.policy_required
-        read = prepare(sources, request, command.plan, parallel_read(self._start), policy_required=required)
+        read = prepare(output, request, command.plan, self._start, policy_required=command.policy_required)
         planned = [log for log in read if log.is_planned]
         for log in planned:
             log.directory = output.directory(log.location)
@@ -205,7 +200,7 @@ class Run:
         for wave in Waves(logs, sizes, self._in_place_replaced, self._pace):
             started_s = time.monotonic()
             if wave.progress is not None:
-                begin_wave(wave.progress)
+                step(wave.progress)
             if passes is not None:
                 self._clean(wave, passes, replace(limits, space=self._space_for(logs)))
             self.publish(wave)
@@ -365,26 +360,6 @@ def change_logs(fs: FileSystem, works: Sequence[tuple[str, DurableSteps[T]]], mo
         with deferred() if most > 1 else nullcontext():
             results += run_in_step(fs, [path for path, _ in group], [work for _, work in group])
     return results
-
-
-def parallel_read(start: Callable[[], Engine]) -> ParallelRead:
-    """Reads logs as tasks of the passes that ``start`` returns; it is called when there are logs to read."""
-
-    def read_all(tasks: Sequence[LogReadTask]) -> list[LogView | CompactionError | None]:
-        passes = start()
-        packs = pack(tasks, lambda _: 1, -(-len(tasks) // (_READ_TASKS_PER_CORE * passes.cores)))
-        views_by_task = passes.run(Job(f"read {len(tasks)} logs", in_workers=True), packs, _read_logs)
-        return [view for views in views_by_task for view in views]
-
-    return read_all
-
-
-def _read_logs(tasks: Sequence[LogReadTask]) -> list[LogView | CompactionError | None]:
-    return [read_without_recovery(file_system(_directories(task)), task) for task in tasks]
-
-
-def _directories(task: LogReadTask) -> list[str]:
-    return [task.location.path, *([] if task.splice is None else [task.splice.directory])]
 
 
 def smallest_broker(brokers: Iterable[BrokerConfig]) -> BrokerConfig:

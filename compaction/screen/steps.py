@@ -15,10 +15,6 @@ STEPS.propagate = False
 FOREIGN = logging.getLogger("kafka_log_compaction.foreign")
 
 
-#: attribute of the record of a step that begins a wave
-WAVE = "wave"
-
-
 @dataclass(frozen=True)
 class WaveProgress:
     """The progress of a run when one of its waves begins.
@@ -44,11 +40,6 @@ class WaveProgress:
         return f"wave {self.number} of about {self.waves}, {done}{rate}"
 
 
-def step(text: str) -> None:
-    """Begin a step, which lasts until the next one."""
-    STEPS.info(text)
-
-
-def begin_wave(progress: WaveProgress) -> None:
-    """Begin a wave; the steps that follow belong to it."""
-    STEPS.info(str(progress), extra={WAVE: progress})
+def step(message: str | WaveProgress) -> None:
+    """Begins a step, which lasts until the next one, or a wave, to which the steps that follow belong."""
+    STEPS.info(message)

@@ -22,7 +22,7 @@ from compaction.formats.record_batch import CODEC, CONTROL, LOG_APPEND_TIME, MAG
 from compaction.kernels.columns import HEADERS, KEYS, VALUES, Bytes
 from compaction.names import TopicPartition
 from compaction.printable import printable
-from compaction.source.latest import LatestRecords, read_latest
+from compaction.source.latest import read_latest
 from compaction.source.read_columns import Records, read_columns
 from compaction.source.read_plan import CHANGES, LATEST, ReadRequest, ReadTask, ViewOptions, flag, plan_read
 
@@ -42,24 +42,18 @@ def read_batches(options: Mapping[str, str]) -> pa.RecordBatchReader:
     :param options: ``compaction.source.read_plan.OPTIONS``
     :raises UsageError: an option is invalid, or there is no such topic
     """
-    steps = _Steps(options)
+    steps = _in_own_context(_steps(options))
     return pa.RecordBatchReader.from_batches(next(steps), steps)
 
 
-class _Steps:
-    """A generator whose call is open until its end, and is not that of the code which takes its steps."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._context, self._steps = copy_context(), _steps(options)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        return self._context.run(next, self._steps)
-
-    def __del__(self) -> None:
-        self._context.run(self._steps.close)
+def _in_own_context(steps: Generator[Any, None, None]) -> Iterator[Any]:
+    """The steps of a generator whose call is open until its end, and is not that of the code which takes them."""
+    context, end = copy_context(), object()
+    try:
+        while (step := context.run(next, steps, end)) is not end:
+            yield step
+    finally:
+        context.run(steps.close)
 
 
 def _steps(options: Mapping[str, str]) -> Generator[Any, None, None]:
@@ -91,10 +85,10 @@ def require_unchanged(task: ReadTask, planned: Versions, what: str) -> None:
 def batches_of(task: ReadTask, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The records of a task."""
     columns = ArrowColumns(schema, task.topic_partition)
-    if task.view is not None:
-        for latest in read_latest(task.slices, task.spec, tombstones=task.view.tombstones):
-            if latest.newest.any():
-                yield columns.latest(latest)
+    if task.tombstones is not None:
+        for part, records, newest, superseded in read_latest(task.slices, task.spec, tombstones=task.tombstones):
+            if newest.any():
+                yield columns.batch(records, part.segment, superseded).filter(pa.array(newest))
         return
     for part in task.slices:
         for records in read_columns(part.path, part.start, part.end, task.spec):
@@ -150,9 +144,6 @@ class ArrowColumns:
         if "timestamp" in self._schema.names:
             self._check_timestamps(records)
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-    def latest(self, latest: LatestRecords) -> pa.RecordBatch:
-        return self.batch(latest.records, latest.segment, latest.superseded).filter(pa.array(latest.newest))
 
     def _check_timestamps(self, records: Records) -> None:
         """Warns of the first timestamp of a task that is not shown as it is: there may be one in each record."""
@@ -226,14 +217,6 @@ def _headers(source: _Source, kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, source.n, [pa.py_buffer(valid), pa.py_buffer(starts)], children=[children])
 
 
-def _codecs(source: _Source, _: pa.DataType) -> pa.Array:
-    return _CODECS.take(source.of_batches((source.records.rows["attributes"] & CODEC).astype(np.int32)))
-
-
-def _changes(source: _Source, _: pa.DataType) -> pa.Array:
-    return _CHANGES.take(pa.array((source.records.columns.value_size < 0).astype(np.int32)))
-
-
 def _field(name: str, kind: pa.DataType) -> _Column:
     """A column with a field of the batches' headers."""
     dtype = np.int64 if kind == pa.int64() else np.int32
@@ -245,9 +228,7 @@ _RECORD_COLUMNS = {
     "key": _Column(pa.binary(), lambda source, kind: _bytes(source.records.columns.keys, source.n, kind)),
     "value": _Column(pa.binary(), lambda source, kind: _bytes(source.records.columns.values, source.n, kind)),
     "topic": _Column(pa.string(), _topics),
-    "partition": _Column(
-        pa.int32(), lambda source, _: pa.array(np.full(source.n, source.topic_partition.partition, np.int32))
-    ),
+    "partition": _Column(pa.int32(), lambda source, _: pa.array(np.full(source.n, source.topic_partition.partition, np.int32))),
     "offset": _Column(pa.int64(), lambda source, _: pa.array(source.records.columns.offset)),
     "timestamp": _Column(pa.timestamp("us", "UTC"), _timestamps),
     "timestampType": _Column(pa.int32(), _timestamp_types),
@@ -261,14 +242,19 @@ _BATCH_COLUMNS = {
     "segment": _Column(pa.int64(), lambda source, _: pa.array(np.full(source.n, source.segment, np.int64))),
     "position": _field("position", pa.int64()),
     "magic": _field("magic", pa.int32()),
-    "codec": _Column(pa.string(), _codecs),
+    "codec": _Column(
+        pa.string(),
+        lambda source, _: _CODECS.take(source.of_batches((source.records.rows["attributes"] & CODEC).astype(np.int32))),
+    ),
     "control": _Column(pa.bool_(), lambda source, _: source.flag(CONTROL)),
     "transactional": _Column(pa.bool_(), lambda source, _: source.flag(TRANSACTIONAL)),
 }
 #: the columns that only a view has
 _VIEW_COLUMNS = {
     "superseded": _Column(pa.int64(), lambda source, _: pa.array(source.superseded)),
-    "change": _Column(pa.string(), _changes),
+    "change": _Column(
+        pa.string(), lambda source, _: _CHANGES.take(pa.array((source.records.columns.value_size < 0).astype(np.int32)))
+    ),
 }
 _OF_VIEW: Mapping[str | None, tuple[str, ...]] = {None: (), LATEST: ("superseded",), CHANGES: ("superseded", "change")}
 _COLUMNS = _RECORD_COLUMNS | _BATCH_COLUMNS | _VIEW_COLUMNS

@@ -16,8 +16,9 @@ refuses a file that was changed since.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator, Sequence
+from inspect import signature
 from typing import Any
 
 import pyarrow as pa
@@ -38,7 +39,7 @@ from compaction.source.arrow import (
     variable_columns,
     versions,
 )
-from compaction.source.read_plan import ReadRequest, ReadTask, offsets_json, plan_read, read_ends
+from compaction.source.read_plan import ReadRequest, plan_read, read_ends
 
 FORMAT = "kafka_log"
 _WORKERS_PYTHON = "spark.sql.execution.pyspark.python"
@@ -66,40 +67,43 @@ def end_offsets(path: str, **options: str) -> str:
 
     :param options: those of the read; names with dots need ``**{"isolation.level": ...}``
     """
+    topics: dict[str, dict[str, int]] = {}
     with call():
-        ends = read_ends(ReadRequest.parse({"path": path, **options}))
-        return offsets_json({name: end.offset for name, end in ends.items()})
-
-
-class LogPartition(InputPartition):
-    """A task of a read, and the versions of its files when it was planned."""
-
-    def __init__(self, task: ReadTask) -> None:
-        super().__init__(task)
-        self.versions = versions(task)
+        for name, end in sorted(read_ends(ReadRequest.parse({"path": path, **options})).items()):
+            topics.setdefault(name.topic, {})[str(name.partition)] = end.offset
+    return json.dumps(topics)
 
 
 class KafkaLogReader(DataSourceReader):
-    """Plans the read in the driver and executes it in tasks."""
+    """Plans the read in the driver and executes it in tasks.
+
+    :raises UsageError: an option is invalid, or the schema has a column that is unknown or of another view, or another type
+    """
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         with call(leaves_files=True):
             self._request = ReadRequest.parse(options)
             self._environment = environment()
-        check_schema(schema, self._request.view.view)
+        check_columns(schema.fieldNames(), self._request.view.view)
+        for field in schema.fields:
+            expected, given = types.from_arrow_type(type_of(field.name)).simpleString(), field.dataType.simpleString()
+            if given != expected:
+                raise UsageError(f"column {field.name} of kafka_log is {expected}, not {given}")
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
+        """The tasks, each with the versions of its files."""
         with driver_environment(self._environment):
-            return [LogPartition(task) for task in plan_read(self._request, variable_columns(self._schema.fieldNames()))]
+            tasks = plan_read(self._request, variable_columns(self._schema.fieldNames()))
+            return [InputPartition((task, versions(task))) for task in tasks]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, LogPartition):
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        if partition is None:
             # Spark reads one partition of None if there are no input partitions
             return
-        task: ReadTask = partition.value
+        task, planned = partition.value
         with driver_environment(self._environment):
-            require_unchanged(task, partition.versions, "this DataFrame was planned, by its first query")
+            require_unchanged(task, planned, "this DataFrame was planned, by its first query")
             yield from batches_of(task, _in_arrow(self._schema))
 
 
@@ -111,32 +115,14 @@ class KafkaLogSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        return source_schema(self.options)
+        return types.from_arrow_schema(read_schema(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return KafkaLogReader(dict(self.options), schema)
-
-
-def source_schema(options: Mapping[str, str]) -> StructType:
-    """The schema of a read, in Spark's types.
-
-    :raises UsageError: there is no such column
-    """
-    return types.from_arrow_schema(read_schema(options))
-
-
-def check_schema(schema: StructType, view: str | None = None) -> None:
-    """:raises UsageError: the schema has a column that is unknown or of another view, or another type"""
-    check_columns(schema.fieldNames(), view)
-    for field in schema.fields:
-        expected = types.from_arrow_type(type_of(field.name)).simpleString()
-        if field.dataType.simpleString() != expected:
-            raise UsageError(f"column {field.name} of kafka_log is {expected}, not {field.dataType.simpleString()}")
 
 
 def _in_arrow(schema: StructType) -> pa.Schema:
     """The schema that Spark wants."""
     # PySpark 4.2 and newer require the time zone, older releases assume it
     options: dict[str, Any] = {"timezone": "UTC"}
-    parameters = inspect.signature(types.to_arrow_schema).parameters
-    return types.to_arrow_schema(schema, **{name: value for name, value in options.items() if name in parameters})
+    return types.to_arrow_schema(schema, **(options if "timezone" in signature(types.to_arrow_schema).parameters else {}))

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
-from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from compaction.errors import CorruptLogError, LogError
 from compaction.files.filesystem import storage_errors
 from compaction.kernels.keys import HashSecret
-from compaction.kernels.slot_table import NEWEST, SlotTable
+from compaction.kernels.slot_table import NEWEST, WORDS, SlotTable
 from compaction.kernels.tables import OFFSET_SHIFT, TOMBSTONE
 from compaction.passes.decoder import Decoded
 from compaction.passes.scan import Emitted, Entries, finish, scan
@@ -46,27 +46,22 @@ class SliceRange(NamedTuple):
     first_offset: int
     end_offset: int
 
-
-class LatestRecords(NamedTuple):
-    """Records of some batches, those of them that are the newest of their keys (bool[n]), and by record the number of older
-    ones (int64[n], undefined for others); ``segment`` is the base offset of their segment."""
-
-    records: Records
-    newest: NDArray[np.bool_]
-    superseded: NDArray[np.int64]
-    segment: int
+    @property
+    def size_bytes(self) -> int:
+        return self.end - self.start
 
 
-def read_latest(slices: Sequence[SliceRange], spec: ReadSpec, *, tombstones: bool) -> Iterator[LatestRecords]:
-    """The newest record of each key of one log, in the order of offsets.
+def read_latest(
+    slices: Sequence[SliceRange], spec: ReadSpec, *, tombstones: bool
+) -> Iterator[tuple[SliceRange, Records, NDArray[np.bool_], NDArray[np.int64]]]:
+    """The newest record of each key of one log, in the order of offsets: records of some batches, those of them that are the
+    newest of their keys (bool[n]), and by record the number of older ones (int64[n], undefined for others).
 
-    :param slices: all of the log's that the bounds of ``spec`` select, in order
+    :param slices: all of the log's that the bounds of ``spec`` select, in order, at least one
     :param tombstones: whether to read those without a value, too
     :raises CorruptLogError: a batch or record is malformed
     """
-    if not slices:
-        return
-    with PartSpool(_SURVIVOR_WORDS, len(slices), TABLE_BYTES) as survivors:
+    with closing(PartSpool(_SURVIVOR_WORDS, len(slices), TABLE_BYTES)) as survivors:
         _find_survivors(slices, spec, survivors, tombstones=tombstones)
         for number, byte_range in enumerate(slices):
             rows = survivors.read(number)
@@ -78,7 +73,7 @@ def read_latest(slices: Sequence[SliceRange], spec: ReadSpec, *, tombstones: boo
             for records in read_columns(byte_range.path, byte_range.start, byte_range.end, replace(spec, survivors=offsets)):
                 index = np.minimum(np.searchsorted(offsets, records.columns.offset), len(offsets) - 1)
                 newest = offsets[index] == records.columns.offset
-                yield LatestRecords(records, newest, counts[index] - 1, byte_range.segment)
+                yield byte_range, records, newest, counts[index] - 1
 
 
 def _find_survivors(slices: Sequence[SliceRange], spec: ReadSpec, survivors: PartSpool, *, tombstones: bool) -> None:
@@ -87,7 +82,7 @@ def _find_survivors(slices: Sequence[SliceRange], spec: ReadSpec, survivors: Par
     span = max(1, min(spec.bounds.last_offset + 1, slices[-1].end_offset) - first)
     bounds = np.array([byte_range.first_offset for byte_range in slices[1:]], np.int64)
     throttle = Throttle(UNLIMITED)
-    with _NewestSink(spec, first, span) as sink:
+    with closing(_NewestSink(spec, first, span)) as sink:
         for number, byte_range in enumerate(slices):
             offset_range = byte_range.first_offset, byte_range.end_offset
             slice_ = Slice(0, number, byte_range.path, *offset_range, byte_range.start, byte_range.end, 0)
@@ -113,7 +108,7 @@ class _NewestSink:
         keys = TABLE_BYTES // _SLOT_BYTES
         self._table = SlotTable.of_keys(NEWEST, min(span, keys))
         self._shards = int(min(_MAX_SHARDS, -(-span // keys)))
-        self._spool = PartSpool(NEWEST.words, self._shards, 0)
+        self._spool = PartSpool(WORDS[NEWEST], self._shards, 0)
         self._spilled_any = False
         # an offset word is (offset + 1) << OFFSET_SHIFT with flags
         self._end_word = np.uint64((first_offset + span + 1) << OFFSET_SHIFT)
@@ -145,15 +140,12 @@ class _NewestSink:
             table.put(slots, of_records=False)
             yield table.occupied()
 
-    def __enter__(self) -> _NewestSink:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._spool.__exit__(None, None, None)
+    def close(self) -> None:
+        self._spool.close()
 
 
 class PartSpool:
-    """Rows of ``words`` uint64 in ``parts`` parts, in a temporary file if they need too much memory; a context manager.
+    """Rows of ``words`` uint64 in ``parts`` parts, in a temporary file if they need too much memory.
 
     :param memory_bytes: rows are kept in memory up to this size
     """
@@ -189,8 +181,6 @@ class PartSpool:
                 blocks.append(np.frombuffer(data, np.uint64).reshape(-1, self._words))
         return np.concatenate(blocks)
 
-    def __enter__(self) -> PartSpool:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def close(self) -> None:
+        """Deletes the temporary file."""
         self._file.close()

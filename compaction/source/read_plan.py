@@ -25,12 +25,11 @@ from compaction.errors import StorageError, UsageError
 from compaction.files.data_keys import add_private_keys
 from compaction.files.filesystem import FileSystem, base_name, join, parent, real_file
 from compaction.files.lock import require_unlocked
-from compaction.files.mixed import file_system
+from compaction.files.mixed import file_system, require_finished
 from compaction.files.overlay import OverlayFileSystem
-from compaction.files.remote import require_finished
 from compaction.files.segment_file import SegmentFile
 from compaction.files.uri import add_tail, parse_uri, resolved
-from compaction.formats.indexes import read_offset_index, read_time_index
+from compaction.formats.indexes import SEGMENT_INDEXES
 from compaction.log.checkpoint_store import read_checkpoints
 from compaction.log.discover import Selector, check_log_dirs, discover, require_one_directory, require_topics
 from compaction.log.read_log import ReadOptions, cut_segment, read_log, segment_bases
@@ -108,14 +107,13 @@ class ViewOptions:
         for single, plural in (("startingoffset", "startingoffsets"), ("endingoffset", "endingoffsets")):
             if single in options and plural in options:
                 raise UsageError(f"{single} and {plural} are both given", hint="give one of them")
-        if view is not None:
-            _check_view(options)
-        return cls(
-            view,
-            tombstones == "keep",
-            _offsets(options, "startingoffsets", "earliest"),
-            _offsets(options, "endingoffsets", "latest"),
-        )
+        refused = [name for name in _NO_VIEW_OPTIONS if name in options]
+        if view is not None and refused:
+            raise UsageError(f"{refused[0]} cannot be combined with a view", hint="filter the rows of the view")
+        if view is not None and options.get("isolation.level", READ_COMMITTED) != READ_COMMITTED:
+            raise UsageError("a view has no aborted data: its isolation.level is read_committed")
+        starting, ending = _offsets(options, "startingoffsets", "earliest"), _offsets(options, "endingoffsets", "latest")
+        return cls(view, tombstones == "keep", starting, ending)
 
     def bounds_of(self, name: TopicPartition) -> Bounds:
         """The offsets of a partition; one that the options do not name is read from its start, and to its end."""
@@ -128,14 +126,6 @@ class ViewOptions:
             missing = sorted(offsets.keys() - selected)
             if missing:
                 raise UsageError(f"{option}: {missing[0]} is not among the selected logs", hint="leave it out, or select it")
-
-
-def _check_view(options: Mapping[str, str]) -> None:
-    refused = [name for name in _NO_VIEW_OPTIONS if name in options]
-    if refused:
-        raise UsageError(f"{refused[0]} cannot be combined with a view", hint="filter the rows of the view")
-    if options.get("isolation.level", READ_COMMITTED) != READ_COMMITTED:
-        raise UsageError("a view has no aborted data: its isolation.level is read_committed")
 
 
 def _offsets(options: Mapping[str, str], option: str, word: str) -> dict[TopicPartition, int]:
@@ -220,12 +210,12 @@ class ReadTask:
     topic_partition: TopicPartition
     slices: tuple[SliceRange, ...]
     spec: ReadSpec
-    #: of a view: the task reads only the newest records of a complete log
-    view: ViewOptions | None = None
+    #: of a view, for which the task reads the newest records of a complete log: whether it has tombstones
+    tombstones: bool | None = None
 
     @property
     def size_bytes(self) -> int:
-        return sum(map(_size, self.slices))
+        return sum(part.size_bytes for part in self.slices)
 
 
 def plan_read(request: ReadRequest, requested: int) -> list[ReadTask]:
@@ -247,10 +237,14 @@ def plan_log(fs: FileSystem, location: LogLocation, request: ReadRequest, reques
     """
     view = _view(fs, location, request)
     spec = _read_spec(view, request, request.bounds.within(request.view.bounds_of(view.topic_partition)), requested)
-    if request.view.view is not None:
-        slices = tuple(_slices(fs, view, spec.bounds, request.slice_bytes))
-        return [ReadTask(view.topic_partition, slices, spec, request.view)] if slices else []
-    parts = pack(list(_slices(fs, view, spec.bounds, request.slice_bytes)), _size, request.slice_bytes)
+    if request.view.view is None:
+        return _tasks(fs, view, spec, request.slice_bytes)
+    slices = tuple(_slices(fs, view, spec.bounds, request.slice_bytes))
+    return [ReadTask(view.topic_partition, slices, spec, request.view.tombstones)] if slices else []
+
+
+def _tasks(fs: FileSystem, view: LogView, spec: ReadSpec, slice_bytes: int) -> list[ReadTask]:
+    parts = pack(list(_slices(fs, view, spec.bounds, slice_bytes)), lambda part: part.size_bytes, slice_bytes)
     return [ReadTask(view.topic_partition, tuple(part), spec) for part in parts]
 
 
@@ -262,11 +256,9 @@ def plan_stored(
     """
     view = _view(fs, location, replace(request, committed=True))
     spec = ReadSpec(Bounds(MIN_LONG), requested, control=True, check_crcs=request.check_crcs)
-    parts = pack(list(_slices(fs, view, spec.bounds, request.slice_bytes)), _size, request.slice_bytes)
     files = [fs.stat(join(view.path, segment_file(segment.base_offset, LOG))) for segment in view.segments]
     file_bytes = sum(status.size for status in files if status is not None)
-    tasks = [ReadTask(view.topic_partition, tuple(part), spec) for part in parts]
-    return view, tasks, file_bytes - view.size_bytes
+    return view, _tasks(fs, view, spec, request.slice_bytes), file_bytes - view.size_bytes
 
 
 class ReadEnd(NamedTuple):
@@ -286,21 +278,18 @@ def read_ends(request: ReadRequest) -> dict[TopicPartition, ReadEnd]:
     """
     fs = OverlayFileSystem(file_system(request.paths))
     logs = _locations(fs, request)
-    return {location.topic_partition: _read_end(_view(fs, location, request), request) for location in logs}
-
-
-def _read_end(view: LogView, request: ReadRequest) -> ReadEnd:
-    bounds = _read_spec(view, request, Bounds(MIN_LONG), 0).bounds
-    offsets = max(bounds.first_offset, bounds.last_offset + 1), view.log_end_offset
-    if request.committed and view.last_stable_offset < view.high_watermark:
-        bound = f"{open_transaction(view)} from offset {view.last_stable_offset}"
-        return ReadEnd(*offsets, bound, "end it (kafka-transactions.sh) and copy the log again")
-    remedy = f"take the log after a clean shutdown, or without {HIGH_WATERMARKS}"
-    return ReadEnd(*offsets, f"the high watermark is {view.high_watermark}", remedy)
-
-
-def _size(part: SliceRange) -> int:
-    return part.end - part.start
+    ends = {}
+    for location in logs:
+        view = _view(fs, location, request)
+        bounds = _read_spec(view, request, Bounds(MIN_LONG), 0).bounds
+        bound = f"the high watermark is {view.high_watermark}"
+        remedy = f"take the log after a clean shutdown, or without {HIGH_WATERMARKS}"
+        if request.committed and view.last_stable_offset < view.high_watermark:
+            bound = f"{open_transaction(view)} from offset {view.last_stable_offset}"
+            remedy = "end it (kafka-transactions.sh) and copy the log again"
+        end = max(bounds.first_offset, bounds.last_offset + 1)
+        ends[location.topic_partition] = ReadEnd(end, view.log_end_offset, bound, remedy)
+    return ends
 
 
 def _locations(fs: FileSystem, request: ReadRequest) -> Sequence[LogLocation]:
@@ -419,7 +408,7 @@ def positions_of(fs: FileSystem, log_path: str, segment: Segment, first_offset: 
 
 def _entries(fs: FileSystem, log_path: str, segment: Segment, kind: str) -> NDArray[np.void]:
     """The entries of an index; none if it cannot be read."""
-    base, read = segment.base_offset, read_offset_index if kind == INDEX else read_time_index
+    base, read = segment.base_offset, SEGMENT_INDEXES[kind].read
     try:
         return read(fs.read_bytes(join(log_path, segment_file(base, kind))), base)
     except (StorageError, ValueError):
@@ -456,10 +445,3 @@ def number(options: Mapping[str, str], name: str, default: int, *, minimum: int)
     if not minimum <= int(value) <= MAX_LONG:
         raise UsageError(f"option {name} is {value}, expected a number from {minimum} to {MAX_LONG}")
     return int(value)
-
-
-def offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
-    topics: dict[str, dict[str, int]] = {}
-    for name, offset in sorted(offsets.items()):
-        topics.setdefault(name.topic, {})[str(name.partition)] = offset
-    return json.dumps(topics)

@@ -17,14 +17,13 @@ from types import MappingProxyType, ModuleType
 import compaction
 from compaction import metrics, report, run_report
 from compaction.certifier import certificate
-from compaction.cli.console import COMMANDS
-from compaction.cli.help_text import PROGRAM
+from compaction.cli.console import COMMANDS, PROGRAM, load
 from compaction.cli.parser import Parser
 from compaction.commands.runs import provenance
 from compaction.config import entries
 from compaction.config.entries import Entry
 from compaction.erasure import erasure_report
-from compaction.policies import comparison, comparison_metrics
+from compaction.policies import comparison
 from compaction.rules import log_to_clean, segment_retention
 
 #: the codes that reports contain, by heading, module and class
@@ -51,15 +50,14 @@ _COMPARED = (
 def options() -> str:
     """The complete help of each command."""
     parts, given = [], sys.argv
-    for command in COMMANDS:
+    for command, purpose in COMMANDS.items():
         # parsers show commands as this process was started
-        sys.argv = [f"{PROGRAM} {command.name}"]
+        sys.argv = [f"{PROGRAM} {command}"]
         try:
-            text = Parser(command.load().OPTIONS).format_help()
+            text = Parser(load(command).OPTIONS).format_help()
         finally:
             sys.argv = given
-        purpose = command.purpose
-        parts.append(f"## {command.name}\n\n{purpose[0].upper()}{purpose[1:]}.\n\n```text\n{text}```\n")
+        parts.append(f"## {command}\n\n{purpose[0].upper()}{purpose[1:]}.\n\n```text\n{text}```\n")
     return "# Help of each command\n\n" + "\n".join(parts)
 
 
@@ -144,7 +142,7 @@ def shape(title: str, module: ModuleType, found: type) -> list[str]:
 
 def metrics_page() -> str:
     """The metrics of runs and comparisons."""
-    return f"# Metrics\n\n## Runs\n\n{markdown(metrics)}\n\n## Comparisons\n\n{markdown(comparison_metrics)}\n"
+    return f"# Metrics\n\n## Runs\n\n{markdown(metrics)}\n\n## Comparisons\n\n{markdown(comparison.comparison_metrics)}\n"
 
 
 def reasons() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import pty
 import shutil
 import signal
 import subprocess
@@ -22,12 +21,11 @@ from compaction import signals
 from compaction.cli import execution, log_lines
 from compaction.commands import compact
 from compaction.run import waves
-from compaction.screen.steps import WaveProgress, begin_wave, step
+from compaction.screen.steps import WaveProgress, step
 from tests.dumping.segments import write_segment
 from tests.golden import unpack_sample
 from tests.kafka.jars import spark_home
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.processes import ROOT, on_a_terminal, run
 
 
 @pytest.mark.parametrize("command", ["compact", "dump-log", "count", "doctor"])
@@ -102,11 +100,6 @@ def test_a_deferred_signal_arrives_at_the_end_even_if_the_block_fails() -> None:
         signal.signal(signal.SIGTERM, usual)
 
 
-def run(*options: str | Path, job: str = "compact") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "jobs", job, *map(str, options)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
-
-
 def test_metrics_are_written_again_after_each_wave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_dir, file = unpack_sample(tmp_path), tmp_path / "m.txt"
     texts: list[str] = []
@@ -145,9 +138,9 @@ WAVE_LINE = "wave 2 of about 5, 1.0 GB of 4.0 GB done, 50.0 MB/s, about 1 min 0 
 
 def test_a_wave_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     progress = WaveProgress(2, 5, 10**9, 3 * 10**9, 50 * 10**6, 60.0)
-    for log_format, quiet in ((log_lines.TEXT, False), (log_lines.TEXT, True), (log_lines.JSON, False)):
-        log_lines.configure(log_format, verbose=False, quiet=quiet)
-        begin_wave(progress)
+    for as_json, quiet in ((False, False), (False, True), (True, False)):
+        log_lines.configure(as_json=as_json, verbose=False, quiet=quiet)
+        step(progress)
         step("cleaning 3 logs")
         log_lines.close()
     text, document = capsys.readouterr().err.splitlines()
@@ -164,7 +157,7 @@ def test_a_wave_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_each_pass_is_a_line(tmp_path: Path) -> None:
     log_dir = unpack_sample(tmp_path)
     metrics = tmp_path / "metrics.txt"
-    text = run("--log-dir", log_dir, "--topic", "orders", "--dry-run", "--metrics", metrics)
+    text = run("compact", "--log-dir", log_dir, "--topic", "orders", "--dry-run", "--metrics", metrics)
     assert text.returncode == 0, text.stderr
     assert [line.split(":")[0] for line in text.stderr.splitlines() if line.startswith("pass ")] == ["pass 1", "pass 2"]
     samples = [sample for family in text_string_to_metric_families(metrics.read_text()) for sample in family.samples]
@@ -175,36 +168,19 @@ def test_each_pass_is_a_line(tmp_path: Path) -> None:
 @pytest.mark.spark
 def test_spark_submit_on_a_terminal_draws_a_bar(tmp_path: Path) -> None:
     log_dir = unpack_sample(tmp_path)
-    command = [str(spark_home() / "bin/spark-submit"), "--master", "local[2]", str(ROOT / "jobs/compact.py")]
-    mine, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "PYSPARK_PYTHON": sys.executable, "COLUMNS": "100"}
-    with subprocess.Popen(
-        [*command, "--log-dir", str(log_dir), "--topic", "orders", "--dry-run"],
-        cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=theirs,
-    ) as job:  # fmt: skip
-        os.close(theirs)
-        shown = b""
-        while True:
-            try:
-                part = os.read(mine, 65536)
-            except OSError:
-                break
-            if not part:
-                break
-            shown += part
-    os.close(mine)
-    assert job.returncode == 0, shown.decode(errors="replace")
-    text = shown.decode(errors="replace")
-    assert "pass 1  ─" in text
-    assert "pass 2" in text
+    command = [spark_home() / "bin/spark-submit", "--master", "local[2]", ROOT / "jobs/compact.py"]
+    seen = on_a_terminal(100, [*command, "--log-dir", log_dir, "--topic", "orders", "--dry-run"], tmp_path, COLUMNS="100")
+    assert seen.code == 0, seen.text
+    assert "pass 1  ─" in seen.text
+    assert "pass 2" in seen.text
 
 
 def test_a_call_as_text_after_one_as_json_in_the_same_process_writes_text(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.root, "handlers", [])
-    for log_format in ("json", "text"):
-        log_lines.configure(log_format, verbose=False)
+    for as_json in (True, False):
+        log_lines.configure(as_json=as_json, verbose=False)
     logging.getLogger("other").warning("a warning")
     assert capsys.readouterr().err == "warning: other: a warning\n"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.certifier.story import CONFIG, Story, records
 from tests.dumping.segments import write_partition, write_segment
 from tests.erasure.test_erase_keys import write_odd
+from tests.exports.exports import TOPIC_ID, upload
 from tests.exports.test_local_tiered import tail
-from tests.files.layouts.exports import TOPIC_ID, upload
 from tests.golden import AIVEN_OBJECTS, unpack_backup_sets, unpack_sample
 from tests.log.settings.guesses import jbod
 from tests.run.test_since import put_segments

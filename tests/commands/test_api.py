@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 
 import compaction
-from compaction.cli.console import COMMANDS, main
+from compaction.cli.console import load, main
 from compaction.cli.parser import Parser
 from compaction.commands import compact as compact_command
 from compaction.engine_choice import choose
@@ -91,8 +91,7 @@ def test_the_api_is_what_all_names() -> None:
 
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in ("read", "read_arrow", "dump")])
 def test_the_parameters_of_a_function_are_the_options_of_its_command(name: str) -> None:
-    command = next(each for each in COMMANDS if each.name == _COMMANDS.get(name, name))
-    actions = [action for action in Parser(command.load().OPTIONS)._actions if "help" not in action.dest]
+    actions = [action for action in Parser(load(_COMMANDS.get(name, name)).OPTIONS)._actions if "help" not in action.dest]
     options = {action.dest: action.default for action in actions}
     own = {"report", "metrics", "html", "output", "all", "quiet", "verbose", "log_format", "why", "explain"}
     parameters = inspect.signature(getattr(compaction, name)).parameters

@@ -28,7 +28,7 @@ Examine = Callable[..., tuple[int, Checks]]
 @pytest.fixture
 def examine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Examine:
     """Runs the command; its checks by the last part of their area, and name."""
-    monkeypatch.setattr(warm_up, "status", lambda: [warm_up.Part("kernels", "none yet", False)])
+    monkeypatch.setattr(warm_up, "status", lambda: ("none yet", False))
 
     def call(*argv: object) -> tuple[int, Checks]:
         code = doctor.main([*map(str, argv), "--output", "json", "--show-topics"])

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +19,7 @@ from compaction.errors import UsageError
 from compaction.files.durable import DurableSteps
 from compaction.formats import keys as key_list
 from compaction.formats.keys import KeyCriteria
+from compaction.options.inputs import Inputs
 from compaction.options.keys import read_keys
 from compaction.options.table import KEY_FORMATS
 from compaction.report import LogReport
@@ -30,8 +28,7 @@ from compaction.run.run import Run
 from tests.erasure.test_erase_keys import records_in, write_odd
 from tests.files.test_lock import held_elsewhere
 from tests.golden import unpack_sample
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.processes import run
 
 
 @pytest.fixture
@@ -52,7 +49,7 @@ def call(log_dir: Path) -> list[str]:
 def criteria(*options: object) -> KeyCriteria:
     """The selected keys of a call."""
     given = vars(Parser(erase.OPTIONS).parse_args(["--log-dir", ".", *map(str, options)]))
-    return read_keys(erase.OPTIONS.complete(given))[0]
+    return read_keys(Inputs.of(erase.OPTIONS, erase.OPTIONS.complete(given)))[0]
 
 
 def keys_read(*options: object) -> list[bytes]:
@@ -180,11 +177,7 @@ def test_a_run_on_spark_erases_and_leaves_nothing_of_the_keys_in_sparks_files(tm
     keys.write_bytes(b"".join(b"no-such-key-%d\n" % number for number in range(100_000)))
     call = ["--log-dir", str(logs), "--keys", str(keys), "--where", "regex=.*1.*", "--include-active", "--report", str(report)]
     call += ["--engine", "spark"]
-    ended = subprocess.run(
-        [sys.executable, "-m", "jobs.erase", *call, "--topic", "orders", "payments"],
-        cwd=ROOT, env={**os.environ, "SPARK_LOCAL_DIRS": str(local), "TMPDIR": str(tmp_path)},
-        capture_output=True, text=True, check=False, timeout=240,
-    )  # fmt: skip
+    ended = run("erase", *call, "--topic", "orders", "payments", SPARK_LOCAL_DIRS=str(local), TMPDIR=str(tmp_path))
     assert ended.returncode == 0, ended.stderr
     document = json.loads(report.read_text())
     assert document["totals"]["erased_records"] > 0

@@ -13,10 +13,10 @@ import pytest
 
 from compaction.cli.console import main
 from compaction.files.calls import KEYS_VARIABLE
+from tests.exports.aiven_objects import KEY_ID, AivenWriter, end_offset, new_key
+from tests.exports.exchanged_uploads import Export, exchange
+from tests.exports.exports import TOPIC_ID, no_exports_known, require_cryptography, write_local_tiered
 from tests.exports.test_local_tiered import put_segments
-from tests.files.layouts.aiven_objects import KEY_ID, AivenWriter, end_offset, new_key
-from tests.files.layouts.exchanged_uploads import Export, exchange
-from tests.files.layouts.exports import TOPIC_ID, no_exports_known, require_cryptography, write_local_tiered
 from tests.golden import unpack_backup_sets, unpack_sample
 from tests.object_store.fixtures import files
 

@@ -27,7 +27,7 @@ from compaction.report import LogReport, LogStatus
 from compaction.run.compact import clean_logs
 from compaction.run_report import RunReport
 from tests.executed import executed
-from tests.files.layouts.exports import (
+from tests.exports.exports import (
     CODINGS,
     LOG_NAME,
     aiven,

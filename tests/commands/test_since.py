@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from compaction.commands import compact
-from compaction.files import local_output
+from compaction.files import local
 from compaction.output import segment_writer
 from compaction.output.finished import FINISHED
 from compaction.output.publish import LocalTarget
@@ -51,7 +51,7 @@ def test_shared_blocks_are_not_read_back(logs: Path, tmp_path: Path, monkeypatch
         shared.append(Path(f"/proc/self/fd/{target}").write_bytes(data))
         return True
 
-    monkeypatch.setattr(local_output, "share_blocks", share)
+    monkeypatch.setattr(local, "share_blocks", share)
     monkeypatch.setattr(segment_writer, "find_mismatch", lambda *_: pytest.fail("the bytes were not moved"))
     assert run(logs, second, 3, "--since", first) == 0
     assert shared

@@ -15,8 +15,7 @@ import pytest
 from compaction.cli.console import COMMANDS
 from compaction.commands import completion, warm_up
 from compaction.kernels import all_kernels, cache
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.processes import ROOT, run
 
 #: completes the last word of a line, and prints the candidates
 COMPLETE = """
@@ -32,11 +31,8 @@ printf '%s\\n' "${COMPREPLY[@]}"
 def test_bash_completes_commands_options_and_files(tmp_path: Path, missing: Callable[[str], None]) -> None:
     if shutil.which("bash") is None:
         missing("bash")
-    printed = subprocess.run(
-        [sys.executable, "-m", "jobs", "completion", "bash"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
     script = tmp_path / "script"
-    script.write_text(printed.stdout)
+    script.write_text(run("completion", "bash").stdout)
     (tmp_path / "broker-1").mkdir()
     (tmp_path / "broker.properties").touch()
 
@@ -64,34 +60,30 @@ def test_what_completion_needs_is_installed_with_the_package() -> None:
 def test_each_shell_has_a_script_that_names_every_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert completion.main([shell]) == 0
     script = capsys.readouterr().out
-    assert [command for command, _, _ in COMMANDS if command not in script] == []
+    assert [command for command in COMMANDS if command not in script] == []
 
 
-def run(cache: Path | str, *options: str) -> subprocess.CompletedProcess[str]:
+def warmed(cache: Path | str, *options: str) -> subprocess.CompletedProcess[str]:
     """The command in a process that finds no Java."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA", "SPARK", "JAVA"))}
-    return subprocess.run(
-        [sys.executable, "-m", "jobs", "warm-up", *options],
-        env={**kept, "NUMBA_CACHE_DIR": str(cache), "PATH": ""}, cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    return run("warm-up", *options, without=("NUMBA", "SPARK", "JAVA"), NUMBA_CACHE_DIR=str(cache), PATH="")
 
 
 def test_the_status_compiles_nothing(tmp_path: Path) -> None:
-    done = run(tmp_path / "cache", "--status")
+    done = warmed(tmp_path / "cache", "--status")
     assert (done.returncode, done.stderr) == (1, "")
     assert "so far" in done.stdout
     assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_without_a_cache_nothing_is_compiled() -> None:
-    done = run(os.devnull)
+    done = warmed(os.devnull)
     assert (done.returncode, done.stdout) == (1, "")
     assert "set NUMBA_CACHE_DIR" in done.stderr
 
 
 def test_kernels_are_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     compiled: list[bool] = []
-    monkeypatch.setattr(cache, "process_cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(cache, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(cache, "are_all_compiled", lambda: bool(compiled))
     monkeypatch.setattr(all_kernels, "compile_all", lambda: compiled.append(True))
     assert [warm_up.main([]), warm_up.main([])] == [0, 0]
@@ -101,10 +93,10 @@ def test_kernels_are_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 def test_all_kernels_are_compiled(tmp_path: Path) -> None:
-    done = run(tmp_path / "cache")
+    done = warmed(tmp_path / "cache")
     assert (done.returncode, done.stderr) == (0, "")
     assert "all compiled" in done.stdout
-    assert run(tmp_path / "cache", "--status").stdout == done.stdout
+    assert warmed(tmp_path / "cache", "--status").stdout == done.stdout
 
 
 LARGE = ("numba", "llvmlite", "pyarrow", "pyspark", "cryptography", "compaction.run")
@@ -135,7 +127,7 @@ def test_where_no_log_could_be_changed_in_place(tmp_log_dir: Path, command: str)
     assert imported(command, "--log-dir", f"local-tiered+file://{tmp_log_dir}", "--allow-empty") == "2 compaction.run"
 
 
-@pytest.mark.parametrize("command", [name for name, _, _ in COMMANDS])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_for_help(command: str) -> None:
     assert imported(command, "--help") == "0"
 

@@ -12,11 +12,9 @@ import subprocess
 import sys
 import termios
 import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -27,52 +25,11 @@ from tests.damage.valid_logs import NOW_MS, valid_log, write_log
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.kafka.jars import spark_home
+from tests.processes import ROOT, on_a_terminal, run
 from tests.screen.golden_text import check_golden
 
-ROOT = Path(__file__).resolve().parents[2]
 AS_OF_MS = 1_798_761_600_000
 TWO_POLICIES = ("--policy", "cleanup.policy=compact", "cleanup.policy=delete,retention.ms=259200000")
-CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
-
-class Seen(NamedTuple):
-    """The exit code of a command, what was on its terminal, and after how many seconds the first of it."""
-
-    code: int
-    text: str
-    first_s: float
-
-    @property
-    def final(self) -> list[str]:
-        """The lines that remain on the terminal, without colours."""
-        lines = self.text.replace("\r\n", "\n").split("\n")
-        return [CODES.sub("", line.rpartition("\r\x1b[2K")[2]).rpartition("\r")[2] for line in lines]
-
-
-def on_a_terminal(columns: int, command: Sequence[object], **environment: str) -> Seen:
-    """Runs a command on a pseudo-terminal."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    variables = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
-    started, first_s, shown = time.monotonic(), None, b""
-    with subprocess.Popen(
-        list(map(str, command)), cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs,
-        env={**variables, "TERM": "xterm", "PYSPARK_PYTHON": sys.executable, **environment},
-    ) as process:  # fmt: skip
-        os.close(theirs)
-        while part := _read(ours):
-            first_s = first_s or time.monotonic() - started
-            shown += part
-    os.close(ours)
-    return Seen(process.returncode, shown.decode(), first_s or 0.0)
-
-
-def _read(terminal: int) -> bytes:
-    try:
-        return os.read(terminal, 1 << 16)
-    except OSError:
-        # the process closed the other end
-        return b""
 
 
 def command_line(command: str, log_dir: Path, *options: object) -> list[object]:
@@ -129,14 +86,14 @@ def test_the_same_bytes_are_meant_by_a_run_and_a_comparison(tmp_path: Path) -> N
     assert len(steps) == 3
     setting = ("--set", "cleanup.policy=compact", "--include-active", "--engine", "spark")
     call = command_line("compact", log_dir, *setting, "--output", "json", "--log-format", "json")
-    run = subprocess.run(list(map(str, call)), cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    totals = json.loads(run.stdout)["totals"]
+    done = run(*call[3:])
+    assert done.returncode == 0, done.stderr
+    totals = json.loads(done.stdout)["totals"]
     assert [f"{totals[name] / 1000:.1f}" for name in ("disk_bytes_before", "disk_bytes_after")] == [first[1], first[3]]
-    assert all(json.loads(line)["level"] == "INFO" for line in run.stderr.splitlines())
+    assert all(json.loads(line)["level"] == "INFO" for line in done.stderr.splitlines())
     logs = [file for file in log_dir.rglob("*.log") if "__cluster_metadata" not in str(file)]
     assert sum(file.stat().st_size for file in logs) == totals["disk_bytes_after"]
-    assert json.loads(run.stdout)["tool"]["spark"]
+    assert json.loads(done.stdout)["tool"]["spark"]
 
 
 @pytest.mark.slow
@@ -183,13 +140,6 @@ def harmless(data: bytes) -> bool:
     return not any(each in data for each in OBEYED)
 
 
-def run(*arguments: str, command: str = "compact", **environment: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", f"jobs.{command}", *arguments],
-        cwd=ROOT, env={**os.environ, **environment}, capture_output=True, check=False,
-    )  # fmt: skip
-
-
 def on_a_dumb_terminal(*command: str) -> bytes:
     """The output of a command on a terminal, on which it draws nothing."""
     # with colorama, which the suites install, numba ends a process on a terminal by resetting the colours
@@ -216,12 +166,12 @@ def test_report_and_metrics_of_a_run_have_all_names(
 @pytest.mark.spark
 def test_runs_on_spark_have_all_names_in_json_lines_and_in_ascii_locales(log_dir: Path, tmp_path: Path) -> None:
     arguments = ["--log-dir", str(log_dir), *CLEANING, *outputs(tmp_path, "report", "metrics"), "--log-format", "json"]
-    done = run("--engine", "spark", *arguments, PYTHONIOENCODING="ascii:strict")
+    done = run("compact", "--engine", "spark", *arguments, PYTHONIOENCODING="ascii:strict")
     assert done.returncode == 1
-    lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith(b"{")]
+    lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
     (error,) = [line["message"] for line in lines if line["level"] == "ERROR"]
     assert SHOWN in error
-    assert harmless(done.stdout)
+    assert harmless(done.stdout.encode())
     assert json.loads((tmp_path / "report").read_text())["totals"]["cleaned"] == 1
     assert (tmp_path / "metrics").read_text().endswith("# EOF\n")
 
@@ -251,8 +201,8 @@ class TestDump:
         return str(path)
 
     def test_a_pipe_receives_the_bytes_unchanged(self, segment: str) -> None:
-        done = run("--files", segment, "--print-data-log", command="dump_log")
-        assert b" key: " + self.KEY + b" payload: \x1b[2J\n" in done.stdout
+        done = run("dump-log", "--files", segment, "--print-data-log")
+        assert f" key: {self.KEY.decode()} payload: \x1b[2J\n" in done.stdout
 
     def test_a_terminal_receives_them_escaped(self, segment: str) -> None:
         shown = on_a_dumb_terminal(sys.executable, "-m", "jobs.dump_log", "--files", segment, "--print-data-log")
@@ -333,7 +283,7 @@ def test_what_a_command_prints_fits_a_terminal(name: str, place: Path, monkeypat
     assert [line for line in lines if len(line) > COLUMNS] == []
 
 
-@pytest.mark.parametrize("command", ["", *(command.name for command in console.COMMANDS)])
+@pytest.mark.parametrize("command", ["", *console.COMMANDS])
 def test_help_fits_80_columns(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
     assert console.main([*filter(None, [command]), "--help"]) == 0

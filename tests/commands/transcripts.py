@@ -42,7 +42,7 @@ from tests.scenarios.language import parse
 from tests.scenarios.runner import files
 
 CALLS = Path(__file__).with_name("calls")
-NAMES = {command.name for command in COMMANDS}
+NAMES = set(COMMANDS)
 #: commands that only read
 READERS = {"count", "doctor", "dry-run", "dump-log", "verify"}
 #: options whose values are files that a call writes

@@ -1,7 +1,7 @@
 """Writes ``compaction/config/topic_names.txt`` and ``broker_names.txt``: the configuration names of all versions of Kafka.
 
-``python -m tests.config.make_names`` starts one JVM per version, one after the other. ``tests/config/test_config_names.py``
-compares the files with Kafka.
+``python -m tests.config.make_names`` starts one JVM per version, one after the other.
+``tests/config/test_entries_against_kafka.py`` compares the files with Kafka.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names, types, defaults and bounds of every configuration entry, compared with Kafka's own definitions."""
+"""Names, types, defaults and bounds of the configuration entries of all versions, compared with Kafka's own definitions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,73 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from compaction.config.entries import BROKER_ENTRIES, TOPIC_ENTRIES, Entry, broker_entry, config_names, topic_entry
+from compaction.config.entries import (
+    BROKER_ENTRIES,
+    TOPIC_ENTRIES,
+    ConfigName,
+    Entry,
+    Kind,
+    Span,
+    config_names,
+    versions_without,
+)
 from compaction.errors import ConfigError
-from tests.kafka.gateway import Gateway, unconverted_errors
+from tests.config.make_names import CONFIG, RELEASES, minor, names_of, text_of
+from tests.kafka.gateway import Gateway, shared_gateway, unconverted_errors
 
-pytestmark = pytest.mark.kafka
+LEVELS = ("topic", "broker")
+#: of the JVM that other tests use, and of the versions that other suites use; ``tests.config.make_names`` asks all of them
+SAMPLE, OTHERS = "4.4.0", ("2.8.2", "3.3.2", "3.9.2", "4.0.2")
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("version", [SAMPLE, *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS)])
+def test_a_version_has_these_names_and_no_others(version: str) -> None:
+    kafkas = names_of(shared_gateway(version))
+    for level in LEVELS:
+        ours = {name: found for name, found in config_names(level).items() if found.is_in(version)}
+        assert set(ours) == set(kafkas[level])
+        if version == RELEASES[-1]:
+            assert {name: found.kind.name for name, found in ours.items()} == kafkas[level]
+
+
+def test_the_files_are_as_they_were_written() -> None:
+    """Of the versions, only the names are known here."""
+    for level in LEVELS:
+        text = (CONFIG / f"{level}_names.txt").read_text("utf-8")
+        found = config_names(level)
+        versions = [
+            (minor(version), {level: {name: one.kind.name for name, one in found.items() if one.is_in(version)}})
+            for version in RELEASES
+        ]
+        assert text_of(level, versions) == text
+
+
+@pytest.mark.parametrize(
+    ("spans", "text", "having"),
+    [
+        ((), "in all versions", {"2.8", "3.9.2", "4.4"}),
+        ((Span("", "3.9"),), "until 3.9", {"2.8", "3.9.2"}),
+        ((Span("3.9", ""),), "since 3.9", {"3.9.2", "4.4"}),
+        ((Span("3.1", "3.9"),), "from 3.1 to 3.9", {"3.9.2"}),
+        ((Span("2.8", "2.8"), Span("4.4", "")), "in 2.8 and since 4.4", {"2.8", "4.4"}),
+    ],
+)
+def test_the_span_of_a_name_is_inclusive(spans: tuple[Span, ...], text: str, having: set[str]) -> None:
+    name = ConfigName(Kind.INT, spans)
+    assert str(name) == text
+    assert {version for version in ("2.8", "3.9.2", "4.4") if name.is_in(version)} == having
+
+
+def test_minor_versions_are_compared_as_numbers() -> None:
+    assert not Span("3.10", "").has("3.9.2")
+
+
+def test_a_name_of_another_level_counts_too() -> None:
+    assert versions_without("log.segment.bytes", "2.8") is None
+    assert versions_without("remote.copy.lag.ms", "4.3") == "since 4.4"
+    assert versions_without("no.such.name", "4.3") is None
+
 
 #: bounds that Kafka checks in code that reads the entry, or without which a log at rest could not be cleaned
 STRICTER = {
@@ -37,20 +99,7 @@ def definitions(gateway: Gateway) -> tuple[Any, Any]:
     return topics, gateway.cls("org.apache.kafka.server.config.AbstractKafkaConfig").CONFIG_DEF
 
 
-def test_the_names_and_types_are_those_of_kafka(gateway: Gateway) -> None:
-    as_text = {"CLASS": "STRING", "PASSWORD": "STRING"}
-    for definition, entry_of in zip(definitions(gateway), (topic_entry, broker_entry), strict=True):
-        kinds = {name: definition.configKeys().get(name).type.toString() for name in definition.names()}
-        ours = {name: entry.kind.name for name in kinds if (entry := entry_of(name)) is not None}
-        assert ours == {name: as_text.get(kind, kind) for name, kind in kinds.items()}
-
-
-def test_a_topic_has_no_other_names(gateway: Gateway) -> None:
-    known = {name for name, found in config_names("topic").items() if found.is_in(gateway.version)}
-    assert known == set(definitions(gateway)[0].names())
-    assert set(TOPIC_ENTRIES) <= set(definitions(gateway)[0].names())
-
-
+@pytest.mark.kafka
 @pytest.mark.parametrize("name", sorted({**TOPIC_ENTRIES, **BROKER_ENTRIES}))
 def test_an_entry_has_kafkas_type_default_and_bounds(gateway: Gateway, name: str) -> None:
     topics, brokers = definitions(gateway)
@@ -67,6 +116,7 @@ def test_an_entry_has_kafkas_type_default_and_bounds(gateway: Gateway, name: str
                 assert not kafka_accepts(gateway, key, text), text
 
 
+@pytest.mark.kafka
 def test_topics_take_their_defaults_from_the_brokers_names_in_kafkas_order(gateway: Gateway) -> None:
     synonyms = gateway.cls("org.apache.kafka.server.config.ServerTopicConfigSynonyms").ALL_TOPIC_CONFIG_SYNONYMS
     found = {name: [each.name() for each in synonyms.get(name)] for name in synonyms.keySet()}

@@ -101,7 +101,7 @@ def _legacy(codec: str, magic: int) -> Iterator[bytes]:
     yield Legacy((Record(500, T0, None, None),), magic, codec).encode()
     if codec != "none":
         inner = Legacy(legacy_records(4, 0), 1 - magic).encode()
-        value = compress(codec, inner + inner[:20], broken_lz4_header=magic == 0)
+        value = compress(codec, inner + inner[:20], magic=magic)
         time = struct.pack(">q", T0 + 1) if magic else b""
         for offset, flags in ((600, 0), (0, 8)):
             yield message(offset, magic, CODECS.index(codec) | flags, time + struct.pack(">ii", -1, len(value)) + value)

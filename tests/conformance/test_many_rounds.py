@@ -20,17 +20,17 @@ from compaction.config.sources import read_sets
 from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
 from tests.kafka.cleaner import clean_partition
+from tests.kafka.encode import Batch, Record
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
 from tests.local_job import clean_locally, request_for, write_offsets
 from tests.local_passes import LocalPasses
 from tests.memory import scratch
 from tests.oracle.disk import read_partition, write_partition, write_producers
-from tests.oracle.random_logs import Flavour, random_log
+from tests.oracle.random_logs import START_MS, Flavour, random_log
 from tests.oracle.records import NaiveBatch
 from tests.oracle.segments import NaiveSegment
 from tests.passes.random_cases import NOW_MS
-from tests.scenarios.writer import Writer
 
 pytestmark = pytest.mark.kafka
 
@@ -115,9 +115,10 @@ def test_with_transactions_kafka_retains_at_least_as_much(gateway: Gateway, seed
 
 @pytest.mark.slow
 def test_the_smallest_buffer_that_a_broker_accepts_needs_many_rounds_in_kafka_and_one_here(gateway: Gateway) -> None:
-    rng, writer, each = random.Random(1), Writer(), 1_000
+    rng, each = random.Random(1), 1_000
     order = [*range(_KEYS), *(rng.randrange(_KEYS) for _ in range(_KEYS // 4))]
-    made = [writer.batch([b"key-%d" % key for key in order[at : at + each]]) for at in range(0, len(order), each)]
+    records = [Record(at, START_MS + at, b"key-%d" % key, b"%d" % at) for at, key in enumerate(order)]
+    made = [Batch(records[at : at + each]).encode() for at in range(0, len(order), each)]
     with scratch() as root:
         with KafkaLog(gateway, root / "kafkas" / "t-0", Opening(NOW_MS)) as log:
             log.write([*(made[at : at + 10] for at in range(0, len(made), 10)), []])

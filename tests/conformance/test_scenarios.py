@@ -20,14 +20,12 @@ from tests.certifier.certify import certify_copy
 from tests.conformance.compare import differences
 from tests.conformance.kafkas import Compared
 from tests.kafka.cleaner import CleanResult, clean_partition_if_due
-from tests.kafka.encode import Producer
 from tests.kafka.gateway import Gateway, shared_gateway
 from tests.kafka.jars import REFERENCE
 from tests.kafka.log import KafkaLog, Opening
 from tests.local_job import clean_locally
-from tests.scenarios.language import ROUNDS, files, scenarios
+from tests.scenarios.language import DAY, ROUNDS, T, files, parse, scenarios
 from tests.scenarios.runner import Left, expire_in_place, in_place_by
-from tests.scenarios.writer import DAY, T, Writer
 
 pytestmark = pytest.mark.kafka
 
@@ -108,22 +106,25 @@ def truncated_over_a_marker(gateway: Gateway, path: Path, *, committed: bool, sa
     ``UnifiedLog.rebuildProducerState`` replays nothing if it knew no producer before the truncation. Its next snapshots lack
     the producer of the transaction that the truncation left without a marker: there is no such transaction.
     """
+    lines = [
+        f"segment batch ab | sent 1 ac | {'commit' if committed else 'abort'} 1 | gap -1",
+        "segment batch b",
+        "segment batch d",
+    ]
+    (*begun, marker), (after,), (active,) = parse([*lines, "clean"]).rounds[0].segments
     with KafkaLog(gateway, path, Opening(T, CONFIG)) as log:
-        writer, producer = Writer(), Producer(1)
-        log.append(writer.batch("ab"))
-        log.append(writer.sent(producer, "ac"))
+        log.append(*begun)
         if not same_segment:
             log.roll()
-        end = writer.offset
-        log.append((writer.commit if committed else writer.abort)(producer))
+        end = log.end_offset
+        log.append(marker)
         log.raise_high_watermark()
         log.clock.set(T + 2 * DAY)
         log.expire_producers()
         log.truncate(end)
-        writer.offset = end
-        log.append(writer.batch("b"))
+        log.append(after)
         log.roll()
-        log.append(writer.batch("d"))
+        log.append(active)
         log.raise_high_watermark()
 
 

@@ -16,17 +16,11 @@ import pytest
 
 from compaction.commands import count as count_command
 from compaction.counting import count_logs, key_totals
-from compaction.counting.count_logs import GROUPS, HEADER_NAMES, KEYS, PRODUCERS, StoredRequest, plan_count
-from compaction.counting.key_totals import KeyGroups, Largest
-from compaction.engine import Engine
-from compaction.engines.local import LocalEngine
+from compaction.counting.key_totals import KeyGroups
 from compaction.errors import UsageError
-from compaction.screen.progress import Progress
-from compaction.source.read_plan import ReadRequest
-from tests.counting.test_count_keys import location, log_of
+from tests.counting.test_count_keys import NOW_MS, log_of
 from tests.dumping.segments import T0
 from tests.kafka.encode import Batch, Record
-from tests.local_passes import LocalPasses
 from tests.oracle import compression
 from tests.oracle.disk import read_partition
 from tests.oracle.random_logs import START_MS
@@ -34,7 +28,6 @@ from tests.oracle.records import NaiveBatch, NaiveRecord, decode
 from tests.source.random_partition import FLAVOURS, write_random
 
 NOW = "2026-11-26T00:00Z"
-NOW_MS = 1_795_651_200_000
 #: the start of a window in a key
 WINDOW = struct.pack(">q", 1_700_000_000_000)
 FORMATS = Path(__file__).parents[1] / "golden" / "formats"
@@ -295,25 +288,6 @@ def test_records_below_the_log_start_and_batches_without_records_are_stored(
     assert found_usage(topic["usage"]) == expected_usage(log, NOW_MS, 9, log_start=2)
     states = {row["state"]: row["records"] for row in topic["usage"]["states"]}
     assert states == {"live": 2, "superseded": 2, "below_log_start": 2, "empty_batches": 0}
-
-
-def test_engines_and_divisions_of_the_work_count_the_same(sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    logs = [location(path) for path in sorted(sample.glob("*-[0-9]"))]
-    found = []
-    with LocalEngine(2, Progress(str), inline_bytes=0) as workers:
-        for runner, slice_bytes in ((LocalPasses(), 1 << 30), (workers, 20_000)):
-            monkeypatch.setattr(count_logs, "PARTITION_BYTES", slice_bytes)
-            found.append(count(runner, logs, sample, slice_bytes))
-    assert found[0] == found[1]
-
-
-def count(runner: Engine, logs: list[Any], sample: Path, slice_bytes: int) -> list[Any]:
-    request = ReadRequest.parse({"path": str(sample), "slicebytes": str(slice_bytes)})
-    plan = plan_count(logs, request, StoredRequest(NOW_MS, KeyGroups.parse("prefix:3")))
-    count_logs.count_logs(runner, plan, dict.fromkeys((KEYS, GROUPS, HEADER_NAMES, PRODUCERS), Largest(5, "records")))
-    usages = [log.usage for log in plan.logs]
-    arrays = [[usage.components, usage.states, usage.values, usage.codecs] for usage in usages if usage is not None]
-    return [plan.topics[0].names, [topic.names for topic in plan.topics], [[a.tolist() for a in each] for each in arrays]]
 
 
 def test_the_start_of_a_window_is_a_time(tmp_log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,14 +16,16 @@ import pytest
 import compaction
 from compaction.commands import count as count_command
 from compaction.counting import count_logs, key_totals
-from compaction.counting.count_logs import KEYS, CountPlan, plan_count
-from compaction.counting.key_totals import Largest
+from compaction.counting.count_logs import GROUPS, HEADER_NAMES, KEYS, PRODUCERS, StoredRequest, plan_count
+from compaction.counting.count_report import CountReport
+from compaction.counting.key_totals import KeyGroups, Largest
 from compaction.engine import Engine
 from compaction.engines.local import LocalEngine
 from compaction.files.local import LocalFileSystem
 from compaction.files.overlay import OverlayFileSystem
 from compaction.names import LogLocation, parse_partition_dir
 from compaction.screen.progress import Progress
+from compaction.source.read_columns import READ_COMMITTED
 from compaction.source.read_plan import ReadRequest, plan_log
 from tests.dumping.segments import T0
 from tests.files.test_lock import held_elsewhere
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Counted = dict[str, Any]
+NOW_MS = 1_795_651_200_000
 FIGURES = ("records", "keyless", "tombstones", "bytes", "keys", "deleted_keys")
 
 
@@ -152,26 +155,27 @@ def test_random_logs_are_counted_with_little_memory(
         assert figures(found["topics"][0]["partitions"][0]) == expected(list(records), 1000, "bytes")
 
 
+@pytest.mark.parametrize("stored", [None, StoredRequest(NOW_MS, KeyGroups.parse("prefix:3"))], ids=["", "bytes"])
 @pytest.mark.parametrize("engine", ["processes", pytest.param("spark", marks=pytest.mark.spark)])
-def test_both_engines_count_what_plain_calls_count(
-    sample: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, engine: str
+def test_engines_and_divisions_of_the_work_count_the_same(
+    sample: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, engine: str, stored: StoredRequest | None
 ) -> None:
-    monkeypatch.setattr(count_logs, "PARTITION_BYTES", 40_000)
-    monkeypatch.setattr(count_logs, "TASK_BYTES", 50_000)
     monkeypatch.setattr("compaction.engine.SHOWN_BYTES", 0)
     logs = [location(path) for path in sorted(sample.glob("*-[0-9]")) if not path.name.startswith("__cluster")]
-    wanted = ReadRequest.parse({"path": str(sample), "slicebytes": "20000"})
-    found: list[CountPlan] = []
-    told = io.StringIO()
+    largest = dict.fromkeys((KEYS, GROUPS, HEADER_NAMES, PRODUCERS), Largest(3, "records"))
+    found, told = [], io.StringIO()
     with LocalEngine(2, Progress(partial(print, file=told)), inline_bytes=0) as workers:
-        for runner in (LocalPasses(), on_spark(request, Progress(partial(print, file=told))) if engine == "spark" else workers):
-            plan = plan_count(logs, wanted)
-            assert {task.partitions for task in plan.tasks} > {1}
-            count_logs.count_logs(runner, plan, {KEYS: Largest(3, "records")})
-            found.append(plan)
-    one, many = found
-    assert (many.topics, many.logs) == (one.topics, one.logs)
-    assert sum(topic.keys.keys for topic in one.topics) > 1000
+        other = on_spark(request, Progress(partial(print, file=told))) if engine == "spark" else workers
+        for runner, slice_bytes in ((LocalPasses(), 1 << 30), (other, 20_000)):
+            monkeypatch.setattr(count_logs, "PARTITION_BYTES", 2 * slice_bytes)
+            monkeypatch.setattr(count_logs, "TASK_BYTES", 50_000)
+            plan = plan_count(logs, ReadRequest.parse({"path": str(sample), "slicebytes": str(slice_bytes)}), stored)
+            assert ({task.partitions for task in plan.tasks} > {1}) is (slice_bytes == 20_000)
+            count_logs.count_logs(runner, plan, largest)
+            groups = None if stored is None else stored.group_by
+            found.append(CountReport(plan, READ_COMMITTED, True, stored is not None, groups, NOW_MS).to_dict())
+    assert found[0] == found[1]
+    assert sum(topic["keys"] for topic in found[0]["topics"]) > 1000
     assert told.getvalue().startswith("count: ")
 
 

@@ -114,13 +114,15 @@ def test_a_topic_can_be_chosen_and_its_charts_have_words_and_tables(browser: Bro
 
 
 @pytest.mark.browser
-def test_topics_that_have_no_bar_are_counted_below_the_others(browser: Browser, report: CountReport) -> None:
+@pytest.mark.parametrize(("topics", "others"), [(17, "and 5 more in the table"), (MOST_TOPICS + 8, "and 8 more")])
+def test_topics_that_have_no_bar_or_no_row_are_counted(browser: Browser, report: CountReport, topics: int, others: str) -> None:
     """Not only twelve of seventeen."""
     topic = report.plan.topics[0]
-    many = report.plan._replace(topics=[replace(topic, topic=f"topic-{number:02}") for number in range(17)])
+    many = report.plan._replace(topics=[replace(topic, topic=f"topic-{number:03}") for number in range(topics)])
     script = "[...document.querySelectorAll('h2')].find((node) => node.textContent === 'Topics').parentElement.innerText"
     shown = browser.show(replace(report, plan=many).to_html(), script).told
-    assert re.search(r"topic-11\s.*and 5 more in the table", shown, re.DOTALL) and "topic-12" not in shown
+    assert re.search(rf"topic-011\s.*{others}", shown, re.DOTALL)
+    assert "topic-012" not in shown
 
 
 @pytest.mark.browser
@@ -137,14 +139,6 @@ def test_all_topics_have_groups_headers_producers_and_keys_too(browser: Browser,
     whole = report.page_document()["total"]["usage"]["file_bytes"]
     figures = [f"{group[field]:,}" for field in ("records", "bytes", "stored_bytes")]
     assert ["orders: orders", *figures, f"{100 * group['stored_bytes'] / whole:.1f} %"] in tables["Groups of keys"]
-
-
-@pytest.mark.browser
-def test_topics_that_have_no_row_are_counted_in_the_last_one(browser: Browser, report: CountReport) -> None:
-    topic = report.plan.topics[0]
-    many = report.plan._replace(topics=[replace(topic, topic=f"topic-{number:04}") for number in range(MOST_TOPICS + 8)])
-    script = "[...document.querySelectorAll('h2')].find((node) => node.textContent === 'Topics').parentElement.innerText"
-    assert "and 8 more" in browser.show(replace(report, plan=many).to_html(), script).told
 
 
 @pytest.mark.browser

@@ -30,8 +30,7 @@ from compaction.engine_choice import EngineChoice
 from compaction.engines.spark import Shuffled, SparkEngine
 from compaction.engines.spark_session import build_session
 from compaction.files.filesystem import Chunk, File, storage_errors
-from compaction.files.local import LocalFileSystem
-from compaction.files.local_output import LocalOutput
+from compaction.files.local import LocalFileSystem, LocalOutput
 from compaction.passes.tasks import OutputPart
 from compaction.run.compact import clean_logs
 from compaction.run.run import Environment

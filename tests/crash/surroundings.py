@@ -123,7 +123,7 @@ def run(
 
 
 #: what is appended to an output counts when it is closed
-_COUNTED = CHANGES - {"append", "append_copy", "link_sync"}
+_COUNTED = CHANGES - {"append", "link_sync"}
 
 
 def stop() -> NoReturn:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 import compaction
-from compaction.files.lock import LogDirLock
+from compaction.files.lock import lock_directory
 from compaction.names import LOCK
 from tests.crash.snapshots import Served, check_snapshots, served
 from tests.crash.surroundings import run, run_until
@@ -114,7 +114,7 @@ def test_a_broker_does_not_start_while_the_job_runs(log_dir: Path) -> None:
 
 
 def test_a_second_job_reports_the_holder_of_the_lock(log_dir: Path) -> None:
-    with LogDirLock.acquire(str(log_dir)):
+    with lock_directory(str(log_dir)):
         ended = run(log_dir, *OPTIONS)
     assert ended.code == 2
     who = f"process {os.getpid()} (this process) holds .lock"
@@ -161,7 +161,7 @@ def test_a_dry_run_reads_and_warns_that_a_broker_is_running(
         assert "\n1 log (the log changed while it was read): orders-0\n" in moved.out
         assert broker.running
         assert len(clients.read_all("orders")) > 0
-    with LogDirLock.acquire(str(log_dir)):
+    with lock_directory(str(log_dir)):
         assert (log_dir / LOCK).exists()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from compaction.files.local import LocalFileSystem
-from compaction.files.lock import LogDirLock
+from compaction.files.lock import lock_directory
 from tests.crash.surroundings import cleaned_topics, forked, logs_of, make_logs, run, small_disk
 from tests.damage.valid_logs import look_at, valid_log, write_log
 from tests.disk import Operation, WatchedFileSystem
@@ -107,7 +107,7 @@ def test_a_partition_link_that_leaves_the_log_directory_is_refused(log_dir: Path
     (tmp_path / "links/subject-0").symlink_to(log_dir / "subject-0")
     (log_dir / "aside-0").rename(tmp_path / "links/aside-0")
     before = look_at(log_dir / "subject-0")
-    lock = LogDirLock.acquire(str(log_dir)) if locked else None
+    lock = lock_directory(str(log_dir)) if locked else None
     try:
         ended = run(tmp_path / "links")
         assert ended.code == 1
@@ -119,14 +119,14 @@ def test_a_partition_link_that_leaves_the_log_directory_is_refused(log_dir: Path
         assert run(tmp_path / "links", "--dry-run").code == 0
     finally:
         if lock is not None:
-            lock.release()
+            lock.close()
     assert look_at(real) == before
 
 
 def test_a_partition_link_is_followed_with_its_real_directorys_lock(log_dir: Path, tmp_path: Path, cleaned: object) -> None:
     (tmp_path / "links").mkdir()
     (tmp_path / "links/subject-0").symlink_to(log_dir / "subject-0")
-    with LogDirLock.acquire(str(log_dir)):
+    with lock_directory(str(log_dir)):
         ended = run(tmp_path / "links", "--log-dir", log_dir)
         assert ended.code == 2
         assert "log directory is in use" in ended.err

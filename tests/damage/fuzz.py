@@ -236,7 +236,7 @@ def passes(data: bytes) -> None:
         path = directory / segment_file(0, LOG)
         path.write_bytes(data)
         part = Slice(0, 0, str(path), 0, MAX_OFFSET, 0, len(data), 1)
-        _named(scan_transactions(part, LocalFileSystem()).error)
+        _named(scan_transactions([part], LocalFileSystem())[0].error)
         shards: dict[int, list[Any]] = {}
         for place, value in scan_slices([part], {0: MapContext(_FIRST_DIRTY, 3)}, MapSettings(1 << 16, 0.9, HashSecret(1, 2))):
             if place is None:
@@ -287,8 +287,8 @@ def _journal(data: bytes) -> object:
         return read_journal(LocalFileSystem(), str(directory))
 
 
-_OFFSETS = indexes.write_offset_index(np.array([(5 + 3 * i, 100 * i) for i in range(1, 6)], indexes.OFFSET_ROW), 5)
-_TIMES = indexes.write_time_index(np.array([(1000 * i, 5 + 3 * i) for i in range(1, 6)], indexes.TIME_ROW), 5)
+_OFFSETS = indexes.OFFSET_INDEX.write(np.array([(5 + 3 * i, 100 * i) for i in range(1, 6)], indexes.OFFSET_ROW), 5)
+_TIMES = indexes.TIME_INDEX.write(np.array([(1000 * i, 5 + 3 * i) for i in range(1, 6)], indexes.TIME_ROW), 5)
 _TXNS = indexes.write_txn_index(np.array([(7, 10 + i, 20 + i, 21 + i) for i in range(3)], indexes.TXN_ROW))
 _GROUP = {
     "base_offset": 0,
@@ -314,10 +314,10 @@ SMALL_FILES: dict[str, tuple[Callable[[bytes], object], bytes]] = {
         _text(parse_meta_properties), b"#\nversion=1\ncluster.id=abc\nnode.id=3\ndirectory.id=AAECAwQFBgcICQoLDA0ODw\n"
     ),
     "snapshot": (read_snapshot, write_snapshot([ProducerEntry(i, 0, 5, 17, 2, 1000, 0, -1) for i in range(3)])),
-    "offset index": (lambda data: indexes.read_offset_index(data, 5), _OFFSETS),
-    "offset index check": (indexes.check_offset_index, _OFFSETS),
-    "time index": (lambda data: indexes.read_time_index(data, 5), _TIMES),
-    "time index check": (indexes.check_time_index, _TIMES),
+    "offset index": (lambda data: indexes.OFFSET_INDEX.read(data, 5), _OFFSETS),
+    "offset index check": (indexes.OFFSET_INDEX.check, _OFFSETS),
+    "time index": (lambda data: indexes.TIME_INDEX.read(data, 5), _TIMES),
+    "time index check": (indexes.TIME_INDEX.check, _TIMES),
     "txn index": (lambda data: indexes.check_txn_index(data, 5), _TXNS),
     "metadata record": (parse_record, bytes((1, 4, 0, 2, 3, 0x6F, 0x72, 3, 0x61, 0x62, 3, 0x63, 0x64, 0))),
     "journal": (_journal, json.dumps(_SWAP).encode()),

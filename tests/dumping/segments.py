@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compaction.formats.indexes import OFFSET_ROW, TIME_ROW, write_offset_index, write_time_index
+from compaction.formats.indexes import OFFSET_INDEX, OFFSET_ROW, TIME_INDEX, TIME_ROW
 from tests.kafka.encode import Batch, Record
 
 T0 = 1_760_000_000_000
@@ -50,8 +50,8 @@ def write_segment(directory: Path, base: int = 0, batches: int = 12, count: int 
         records += held
     path = directory / f"{base:020d}.log"
     path.write_bytes(content)
-    path.with_suffix(".index").write_bytes(write_offset_index(np.array(offsets, OFFSET_ROW), base))
-    path.with_suffix(".timeindex").write_bytes(write_time_index(np.array(times, TIME_ROW), base))
+    path.with_suffix(".index").write_bytes(OFFSET_INDEX.write(np.array(offsets, OFFSET_ROW), base))
+    path.with_suffix(".timeindex").write_bytes(TIME_INDEX.write(np.array(times, TIME_ROW), base))
     return Made(base, path, tuple(records), tuple(positions))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from compaction.dumping.findings import Findings, PairSpool, java_order
+from compaction.dumping.findings import MISMATCH, NOT_FOUND, OUT_OF_ORDER, TIMESTAMP, Findings, PairSpool, java_order
 
 
 def test_paths_are_in_the_order_of_a_java_map() -> None:
@@ -22,10 +22,11 @@ def test_kinds_of_findings_have_a_fixed_order() -> None:
     spool = PairSpool()
     spool.append(-1, 4)
     findings.gaps["/log"] = spool
-    findings.not_found["/time"] = [(7, -1)]
-    findings.out_of_order["/time"] = [(5, 6)]
-    findings.timestamps["/time"] = [(1, 2), (3, 4)]
-    findings.mismatches["/index"] = {3: 4, 9: 8}
+    for kind, *pairs in ((NOT_FOUND, (7, -1)), (OUT_OF_ORDER, (5, 6)), (TIMESTAMP, (1, 2), (3, 4))):
+        for pair in pairs:
+            findings.add(kind, "/time", pair)
+    for pair in ((3, 5), (9, 8), (3, 4)):
+        findings.add(MISMATCH, "/index", pair)
     assert [row.text for _, row in findings.rows()] == [
         "Mismatches in :/index",
         "  Index offset: 9, log offset: 8",

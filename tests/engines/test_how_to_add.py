@@ -35,7 +35,7 @@ def test_the_engine_of_the_page_does_what_the_others_do(tmp_path: Path, monkeypa
     rules: dict[str, Any] = {"include_active": True, "as_of": AS_OF_MS}
     compaction.compact(log_dir, output_dir=tmp_path / "local", engine=LOCAL, **rules)
     counted = compaction.count(log_dir, engine=LOCAL).to_dict()
-    monkeypatch.setitem(engine_choice._ENGINES, LOCAL, lambda choice, progress: engine())
+    monkeypatch.setitem(engine_choice._ENGINES, LOCAL, lambda choice: engine())
     compaction.compact(log_dir, output_dir=tmp_path / "threads", engine=LOCAL, **rules)
     assert _files(tmp_path / "threads") == _files(tmp_path / "local") != {}
     assert compaction.count(log_dir, engine=LOCAL).to_dict()["topics"] == counted["topics"]

@@ -19,8 +19,9 @@ from compaction.config.request import CompactionRequest
 from compaction.erasure import find_matches
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.erasure.find_matches import Erasure
+from compaction.files.filesystem import DiskFileSystem
 from compaction.files.local import FreeSpace, LocalFileSystem
-from compaction.formats.keys import KeyCriteria, KeyPattern, salted_hash, shards
+from compaction.formats.keys import KeyCriteria, KeyPattern, salted_digest, shards
 from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.report import LogReport, LogStatus
 from compaction.run import waves
@@ -115,6 +116,7 @@ def erase(
     dry_run: bool = False,
     output_dir: Path | None = None,
     kafka_version: str = KAFKA,
+    files: DiskFileSystem | None = None,
 ) -> RunReport:
     """Erases from all logs of a directory."""
     base = CompactionRequest(
@@ -127,7 +129,7 @@ def erase(
         resolver=resolver_of({log.topic_partition.topic: CONFIG for log in logs_in(log_dir)[1]}),
     )
     criteria = KeyCriteria.of(pa.array(keys, pa.binary()), tuple(map(KeyPattern.parse, patterns)))
-    return erase_keys(LocalPasses, ErasureRequest(base, Erasure(criteria, SALT, tombstones)), Environment(sizes=sizes))
+    return erase_keys(LocalPasses, ErasureRequest(base, Erasure(criteria, SALT, tombstones)), Environment(files, sizes))
 
 
 def call(*argv: object) -> int:
@@ -272,7 +274,7 @@ def test_each_kind_of_key_is_erased_and_no_other(tmp_path: Path) -> None:
         report = erase(source, [key], include_active=True, output_dir=copy)
         assert records_in(copy) == [each for each in before if each.key != key]
         assert report.logs[0].erased_records == len(before) - len(records_in(copy)) > 0
-        assert report.erasure["keys"] == [{"sha256": salted_hash(SALT, key), "records": report.logs[0].erased_records}]
+        assert report.erasure["keys"] == [{"sha256": salted_digest(SALT, key).hex(), "records": report.logs[0].erased_records}]
         assert certify_erased(source, copy, [key], NOW_MS).report.logs[0].status is Status.HOLDS
         (retained,) = certify_erased(source, source, [key], NOW_MS).report.logs
         assert retained.violations[0].what == "record of an erased key is retained"

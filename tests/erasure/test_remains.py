@@ -1,5 +1,5 @@
 """Nothing of an erased record is in any file of the log directory, of a copy, or of the directory for temporary files; reports
-have hashes of keys. And what is left of an erasure whose certificate is not written, or does not hold."""
+have hashes of keys. And what is left of an erasure whose certificate is not written, or does not hold, or that is killed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -16,16 +17,19 @@ import pytest
 
 from compaction.certifier import erased_keys
 from compaction.commands import verify
-from compaction.erasure import certify_result
+from compaction.erasure import erase_keys
 from compaction.erasure.erasure_report import erasure_document
 from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
 from compaction.errors import StorageError
-from compaction.formats.keys import KeyCriteria, salted_digest, salted_hash
+from compaction.formats.keys import KeyCriteria, salted_digest
 from compaction.formats.producer_snapshot import ProducerEntry
-from tests.crash.surroundings import end_process
+from compaction.run import destination
+from tests.crash.surroundings import StoppingFiles, end_process
 from tests.disk import Stopped
 from tests.erasure.test_erase_keys import SALT, call, erase, records_in, write_odd
 from tests.kafka.encode import Batch, Record
+from tests.local_job import read_offsets, write_offsets
+from tests.memory import scratch
 from tests.oracle.disk import write_partition, write_producers
 from tests.oracle.segments import write_segment
 from tests.passes.random_cases import INTERVAL_BYTES, NOW_MS
@@ -49,10 +53,10 @@ def write_log(log_dir: Path) -> None:
 
 
 def test_a_hash_that_ends_with_zeros_is_reported_whole() -> None:
-    key = next(key for key in map(b"%d".__mod__, range(10_000)) if salted_hash(SALT, key).endswith("0000"))
+    key = next(key for key in map(b"%d".__mod__, range(10_000)) if salted_digest(SALT, key).hex().endswith("0000"))
     found = [FoundKeys(np.array([salted_digest(SALT, each)], HASHED), np.array([2])) for each in (key, b"other", key)]
     document = erasure_document(Erasure(KeyCriteria.of(pa.array([], pa.binary())), SALT), FoundKeys.joined(found), (), ())
-    expected = sorted(((salted_hash(SALT, key), 4), (salted_hash(SALT, b"other"), 2)))
+    expected = sorted(((salted_digest(SALT, key).hex(), 4), (salted_digest(SALT, b"other").hex(), 2)))
     assert [(each["sha256"], each["records"]) for each in document["keys"]] == expected
 
 
@@ -147,7 +151,7 @@ def test_a_certificate_that_cannot_be_made_fails_all_logs_and_the_report_is_writ
     (log_dir / "empty-0").mkdir()
     certificate = log_dir.parent / "certificate.json"
     certificate.write_text("that of an earlier run")
-    monkeypatch.setattr(certify_result, "write_text", without_space)
+    monkeypatch.setattr(erase_keys, "write_text", without_space)
     assert call(*certified(log_dir)) == 1
     logs = {log["topic"]: log for log in json.loads((log_dir.parent / "report.json").read_text())["logs"]}
     assert {log["status"] for log in logs.values()} == {"failed"}
@@ -162,7 +166,7 @@ def test_a_certificate_that_cannot_be_made_fails_all_logs_and_the_report_is_writ
 def test_a_certificate_is_changed_when_a_replaced_segment_cannot_be_removed(
     log_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(certify_result, "remove_deleted", refused)
+    monkeypatch.setattr(erase_keys, "remove_deleted", refused)
     assert call(*certified(log_dir)) == 1
     found = json.loads((log_dir.parent / "certificate.json").read_text())
     assert (found["status"], found["logs"][0]["status"]) == ("failed", "failed")
@@ -172,7 +176,7 @@ def test_a_certificate_is_changed_when_a_replaced_segment_cannot_be_removed(
 
 def test_what_a_killed_run_erased_is_said_to_be_in_no_certificate(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(certify_result, "write_text", killed)
+        patched.setattr(erase_keys, "write_text", killed)
         with pytest.raises(Stopped):
             call(*certified(log_dir))
     end_process(log_dir)
@@ -193,7 +197,7 @@ def test_what_a_killed_run_erased_is_said_to_be_in_no_certificate(log_dir: Path,
     ("module", "name", "failing"),
     [
         (erased_keys, "matching", lambda criteria, keys: np.zeros(len(keys), np.bool_)), (erased_keys, "matching", unreadable),
-        (certify_result, "write_text", without_space), (certify_result, "write_text", killed),
+        (erase_keys, "write_text", without_space), (erase_keys, "write_text", killed),
     ],
     ids=["violated", "failed", "error", "kill"],
 )  # fmt: skip
@@ -231,3 +235,40 @@ def test_a_file_beside_the_records_of_an_erased_copy_is_verified(log_dir: Path, 
     capsys.readouterr()
     assert verify.main(sides) == 1
     assert "leader-epoch-checkpoint is missing, malformed or has other leader epochs" in capsys.readouterr().err
+
+
+KEYS = [b"k", b"k" * 70_000]
+CHECKPOINT = {"odd": 5}
+
+
+def erase_until(log_dir: Path, stop_before: int | None) -> int:
+    """Erases, stopped before a change; returns the number of changes."""
+    files = StoppingFiles(stop_before)
+    with patch.object(destination, "LOG_CONCURRENCY", 1):
+        try:
+            report = erase(log_dir, KEYS, include_active=True, files=files)
+            assert report.exit_code == 0, report.logs[0].reason
+        except Stopped:
+            end_process(log_dir)
+    return len(files.changes)
+
+
+def test_a_run_killed_before_any_of_its_changes_loses_nothing_else_and_is_completed_by_the_next() -> None:
+    with scratch() as root:
+        write_odd(root / "whole")
+        write_offsets(root / "whole", cleaner_offsets=CHECKPOINT)
+        before = records_in(root / "whole")
+        changes = erase_until(root / "whole", None)
+        expected = {path.name: path.read_bytes() for path in (root / "whole" / "odd-0").iterdir()}
+        left = [each for each in before if each.key not in KEYS]
+        assert changes > 30
+        for stop_before in range(changes):
+            log_dir = root / str(stop_before)
+            write_odd(log_dir)
+            write_offsets(log_dir, cleaner_offsets=CHECKPOINT)
+            erase_until(log_dir, stop_before)
+            found = records_in(log_dir)
+            assert [each for each in found if each.key not in KEYS] == left, stop_before
+            erase_until(log_dir, None)
+            assert {path.name: path.read_bytes() for path in (log_dir / "odd-0").iterdir()} == expected, stop_before
+            assert read_offsets(log_dir, "cleaner_offsets") == CHECKPOINT, stop_before

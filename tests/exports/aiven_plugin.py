@@ -21,7 +21,7 @@ from compaction.files.data_keys import add_private_keys
 from compaction.files.filesystem import join
 from compaction.files.mixed import MixedFileSystem
 from compaction.files.uri import parse_uri
-from tests.files.layouts.exports import CODINGS, LOG_NAME
+from tests.exports.exports import CODINGS, LOG_NAME
 from tests.golden import AIVEN_OBJECTS
 from tests.kafka.gateway import java_executable
 

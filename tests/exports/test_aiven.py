@@ -1,5 +1,6 @@
 """Objects of Aiven's plugin: golden ones are read as the log directory that they were made from, byte for byte; damaged chunks
-and malformed manifests are errors that name the object and its bytes. ``calls/damaged_exports.txt`` damages golden ones."""
+and malformed manifests are errors that name the object and its bytes; no private key is shown.
+``calls/damaged_exports.txt`` damages golden ones."""
 
 from __future__ import annotations
 
@@ -16,20 +17,21 @@ import numpy as np
 import pytest
 import zstandard
 
-from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
+from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError, UsageError
 from compaction.exports import aiven_objects, aiven_writer
 from compaction.exports.aiven_objects import Chunk, ChunkIndex, decode_sizes, parse_manifest
 from compaction.files import contents, data_keys, text_files
 from compaction.files.calls import KEYS_VARIABLE
 from compaction.files.contents import read_range
+from compaction.files.data_keys import add_private_keys, data_key
 from compaction.files.filesystem import File, FileRange, join
 from compaction.files.local import LocalFileSystem
 from compaction.files.mixed import MixedFileSystem
 from compaction.files.segment_file import SegmentReader
 from compaction.files.uri import parse_uri
 from compaction.log.discover import Selector, discover, require_logs
-from tests.files.layouts.aiven_objects import KEY_ID, AivenWriter, new_key
-from tests.files.layouts.exports import (
+from tests.exports.aiven_objects import KEY_ID, AivenWriter, new_key
+from tests.exports.exports import (
     CODINGS,
     LOG_NAME,
     aiven,
@@ -195,7 +197,7 @@ def test_decoded_chunks_are_kept_up_to_a_limit_for_all_objects(
 ) -> None:
     if "encrypted" in coding:
         require_cryptography()
-    monkeypatch.setattr(aiven_objects, "_KEPT_BYTES", 600)
+    monkeypatch.setattr(aiven_objects, "KEPT", aiven_objects.KeptBytes(600))
     read_all(aiven(objects / coding))
     # chunks of 256 bytes
     assert 256 <= aiven_objects.KEPT.size_bytes <= 600
@@ -206,14 +208,14 @@ def test_a_chunk_is_decoded_once_for_several_reads(objects: Path, monkeypatch: p
     monkeypatch.setattr(aiven_objects, "_LARGE_BYTES", 100)
     files, path = MixedFileSystem(), join(aiven(objects / "zstd"), LOG_NAME, f"{104:020d}.log")
     files.listdir(join(aiven(objects / "zstd"), LOG_NAME))
-    monkeypatch.setattr(aiven_objects, "KEPT", aiven_objects.KeptChunks())
-    decoded, decode = [], aiven_objects.ChunkedObject._decoded
+    monkeypatch.setattr(aiven_objects, "KEPT", aiven_objects.KeptBytes(64 << 20))
+    decoded, decode = [], aiven_objects.ChunkedObject.decoded
 
     def recorded(content: aiven_objects.ChunkedObject, chunk: Chunk, *more: Any) -> bytes:
         decoded.append(chunk.number)
         return decode(content, chunk, *more)
 
-    monkeypatch.setattr(aiven_objects.ChunkedObject, "_decoded", recorded)
+    monkeypatch.setattr(aiven_objects.ChunkedObject, "decoded", recorded)
     assert b"".join(files.read_bytes(path, at, 10) for at in range(0, 600, 10)) == files.read_bytes(path, 0, 600)
     assert decoded == [0, 1, 2]
 
@@ -509,3 +511,54 @@ def test_a_manifest_that_is_not_json_is_an_error() -> None:
     for data in (b"", b"{", b"\xff", b"[]", b"[" * 100_000):
         with pytest.raises(CorruptLogError, match="the-manifest: "):
             parse_manifest(data, "the-manifest")
+
+
+#: of 512 bits, which the package reads and does not generate
+SHORT_KEY = """
+MIIBVQIBADANBgkqhkiG9w0BAQEFAASCAT8wggE7AgEAAkEAq3nnE3HPUA03lwUA
+vLBVJRsUa71MxzbwAU2N6EDAD3OG3wQiqwCNyvcaDi6LS2FJbaI0d9av3d7ELwum
+FhM3nwIDAQABAkBFT37Bc00ytET1/AWyPywLVYjJi7iPBXu5axmi+RkopQYtFngu
+JopRT30f9DCYBu1nWFpuSPWK7V0Wiy60zNVRAiEA2aY5uPdeza/50yFPd7FddruX
+O6MJUdZ96Y4pbhN3n8UCIQDJsOOQ1cIZ3ceAkSC1loB5oRM/HwcfBT5Vf2yYdRKs
+EwIhAJyVHx/4L6dQ/C2t4EsfOjuKeCH6iGDtLEbT9PBxZvV1AiB8+xsZLgy4gKDW
+v5fYTqnQNQs7Kxv7kgE9c9e0ZZ+rdwIhALsfd+l2ZbkmWyzXzwu66qr0lwenqTHq
+MLiJZGhIyRZ5
+"""
+
+
+@pytest.fixture
+def pem(tmp_path: Path) -> str:
+    require_cryptography()
+    new_key(tmp_path / "a,b.pem")
+    return (tmp_path / "a,b.pem").read_text()
+
+
+@pytest.mark.parametrize("name", ["", "key1="])
+@pytest.mark.parametrize("form", ["pem", "one line", "base64", "long"])
+def test_a_key_in_place_of_its_path_is_refused_and_not_shown(
+    name: str, form: str, pem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = pem.splitlines()[1:-1]
+    given = {"pem": pem, "one line": " ".join(pem.splitlines()), "base64": "".join(lines), "long": lines[3] * 100}[form]
+    with pytest.raises(UsageError, match="is given by the path of its file; this is not a path") as error:
+        add_private_keys([name + given])
+    assert not any(line in str(error.value) for line in lines)
+    monkeypatch.setenv(KEYS_VARIABLE, name + given)
+    with pytest.raises(UsageError, match="this is not a path"):
+        data_key(f"key1:{base64.b64encode(bytes(256)).decode()}", "a.rsm-manifest")
+
+
+@pytest.mark.usefixtures("pem")
+def test_a_path_with_a_comma_is_refused(tmp_path: Path) -> None:
+    """Workers would read two paths."""
+    with pytest.raises(UsageError, match="name of a private key has a comma"):
+        add_private_keys([f"key1={tmp_path}/a,b.pem"])
+
+
+def test_a_key_that_is_too_short_for_the_padding_is_another_key(tmp_path: Path) -> None:
+    require_cryptography()
+    file = tmp_path / "short.pem"
+    file.write_text(f"-----BEGIN PRIVATE KEY-----{SHORT_KEY}-----END PRIVATE KEY-----\n")
+    add_private_keys([f"key1={file}"])
+    with pytest.raises(UnsupportedLogError, match="short.pem does not decrypt the data key of key id 'key1'"):
+        data_key(f"key1:{base64.b64encode(bytes(64)).decode()}", "a.rsm-manifest")

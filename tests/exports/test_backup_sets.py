@@ -24,7 +24,7 @@ from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
 from compaction.exports import backup as backup_reader
 from compaction.exports import new_export
 from compaction.exports.backup import MAX_MANIFEST_BYTES
-from compaction.exports.backup_writer import BackupTarget, write_set
+from compaction.exports.backup_writer import BackupTarget
 from compaction.exports.new_export import require_empty
 from compaction.files.calls import OPTIONS_VARIABLE, call, temporary_directory
 from compaction.files.local import LocalFileSystem
@@ -301,7 +301,7 @@ def contents(place: Path) -> dict[str, list[tuple[Any, ...]]]:
 
 def write(root: Path, **options: Any) -> None:
     """Writes the set ``b2`` of the logs."""
-    write_set(str(root / "logs"), BackupTarget(str(root / "b2"), **options), 77)
+    BackupTarget(str(root / "b2"), **options).write(str(root / "logs"), 77)
 
 
 def expected(*batches: Batch) -> list[tuple[Any, ...]]:
@@ -321,9 +321,9 @@ def test_a_set_has_the_records_of_the_logs(tmp_path: Path, compression: Compress
     some_log(tmp_path / "logs", "orders-0", first, second)
     some_log(tmp_path / "logs", "orders-3", batch(0, 1))
     target = BackupTarget(str(tmp_path / "sets" / "b2"), compression, segment_bytes=5000)
-    written = write_set(str(tmp_path / "logs"), target, 77)
+    written = target.write(str(tmp_path / "logs"), 77)
     assert contents(tmp_path / "sets" / "b2") == {"orders-0": expected(first, second), "orders-3": expected(batch(0, 1))}
-    assert written.records == 341
+    assert written.startswith("341 records in ")
     assert sorted(path.name for path in (tmp_path / "sets").iterdir()) == ["b2"]
     manifest = parse_manifest((tmp_path / "sets" / "b2" / "manifest.json").read_bytes())
     segments = manifest.partitions[TopicPartition("orders", 0)].segments
@@ -379,10 +379,10 @@ def test_a_set_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> None
     target = BackupTarget(str(tmp_path / "b2"), base=parse_manifest(now), source=str(tmp_path / "b1"))
     (tmp_path / "b1" / "manifest.json").write_text(json.dumps({"backup_id": "b1", "topics": [], "created_at": 7}))
     with pytest.raises(CorruptLogError, match="this backup set has changed while it was read; run the command again"):
-        write_set(str(tmp_path / "logs"), target, 77)
+        target.write(str(tmp_path / "logs"), 77)
     assert not (tmp_path / "b2").exists()
     (tmp_path / "b1" / "manifest.json").write_bytes(now)
-    write_set(str(tmp_path / "logs"), target, 77)
+    target.write(str(tmp_path / "logs"), 77)
 
 
 def test_what_an_old_set_says_of_partitions_without_records_is_kept(tmp_path: Path) -> None:
@@ -398,7 +398,7 @@ def test_what_an_old_set_says_of_partitions_without_records_is_kept(tmp_path: Pa
     ]
     base = parse_manifest(json.dumps({"backup_id": "b1", "topics": topics}).encode())
     target = BackupTarget(str(tmp_path / "b2"), base=base, selected=Selector.parse(["orders", "idle", "new"]).matches)
-    write_set(str(tmp_path / "logs"), target, 77)
+    target.write(str(tmp_path / "logs"), 77)
     written = {topic["name"]: topic for topic in json.loads((tmp_path / "b2" / "manifest.json").read_text())["topics"]}
     assert sorted(written) == ["idle", "new", "orders"]
     assert (written["idle"]["configurations"], written["new"]) == ({"x": "y"}, topics[2])
@@ -436,7 +436,7 @@ def test_nothing_is_left_of_a_set_that_cannot_be_written(tmp_path: Path) -> None
     headers = tuple((b"h", None) for _ in range(65_536))
     some_log(tmp_path / "logs", "orders-0", batch(0, 5), Batch((encode.Record(5, T0, b"k", b"v", headers),)))
     with pytest.raises(UnsupportedLogError, match="more than 65535 headers.*offset 5"):
-        write_set(str(tmp_path / "logs"), BackupTarget(str(tmp_path / "sets" / "b2")), 77)
+        BackupTarget(str(tmp_path / "sets" / "b2")).write(str(tmp_path / "logs"), 77)
     assert list((tmp_path / "sets").iterdir()) == []
 
 
@@ -452,7 +452,7 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path, monkeypatch: pytest.M
             modes.append([each.stat().st_mode & 0o777 for each in sets.iterdir() if each.name.startswith(".b2.")])
 
     watch(monkeypatch, look)
-    write_set(str(tmp_path / "logs"), BackupTarget(str(sets / "b2")), 77)
+    BackupTarget(str(sets / "b2")).write(str(tmp_path / "logs"), 77)
     assert modes == [[0o700], [0o700]]
     assert sorted(path.name for path in sets.iterdir()) == [f".b3.{'0' * 32}.partial", "b2"]
     assert sorted(path.name for path in (sets / "b2").iterdir()) == ["manifest.json", "topics"]

@@ -16,7 +16,7 @@ from compaction.files.uri import add_tail, parse_uri
 from compaction.log.read_log import read_segments
 from compaction.names import LogLocation, TopicPartition
 from compaction.recovery.recover import recover_log
-from tests.files.layouts.exports import TOPIC_ID, local_tiered, no_exports_known, offsets_in, upload
+from tests.exports.exports import TOPIC_ID, local_tiered, no_exports_known, offsets_in, upload
 from tests.files.test_lock import held_elsewhere
 from tests.log.logs import build, data_batch
 

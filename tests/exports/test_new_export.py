@@ -13,10 +13,10 @@ import pytest
 
 from compaction.errors import CompactionError, StorageError
 from compaction.exports import new_export
-from compaction.files import object_output
+from compaction.files import mixed
 from compaction.files.filesystem import join
 from compaction.files.manifest import MARKER, marker
-from compaction.files.object_output import OutputFileSystem, marked_by
+from compaction.files.mixed import OutputFileSystem, marked_by
 from tests.files.remote_places import PLACE, bucket
 
 __all__ = ["bucket"]
@@ -92,7 +92,7 @@ def in_turns(function: Callable[..., Any]) -> Callable[..., Any]:
 def turns(monkeypatch: pytest.MonkeyPatch) -> Callable[..., set[str]]:
     """Both runs, in an order of calls; returns what they said."""
     monkeypatch.setattr(new_export, "OutputFileSystem", InTurns)
-    for module, name in ((new_export, "ObjectOutput"), (new_export, "marked_by"), (object_output, "marked_by")):
+    for module, name in ((new_export, "ObjectOutput"), (new_export, "marked_by"), (mixed, "marked_by")):
         monkeypatch.setattr(module, name, in_turns(getattr(module, name)))
 
     def run(order: list[str], failing: str | None = None) -> set[str]:

@@ -33,9 +33,7 @@ from compaction.log.read_log import read_segments
 from compaction.names import TopicPartition
 from compaction.rules.log_view import Segment
 from tests.disk import Operation, WatchedFileSystem
-from tests.exports.test_aiven import read_all
-from tests.exports.test_local_tiered import offsets, read_log_files
-from tests.files.layouts.exports import (
+from tests.exports.exports import (
     CODINGS,
     TOPIC_ID,
     aiven,
@@ -47,6 +45,8 @@ from tests.files.layouts.exports import (
     source,
     upload,
 )
+from tests.exports.test_aiven import read_all
+from tests.exports.test_local_tiered import offsets, read_log_files
 from tests.kafka.encode import Batch, Record
 from tests.log.logs import build, data_batch, put_snapshot, txn_batch
 from tests.object_store.fixtures import files
@@ -146,9 +146,9 @@ def with_other_byte(data: bytes, coding: Any) -> bytes:
     return aiven_objects.encoded(bytes([data[0] ^ 1]) + data[1:], coding)
 
 
-def of_other_chunks(size: int, style: Any, sizes: list[int]) -> dict[str, Any]:
+def of_other_chunks(size: int, chunk_bytes: int, coding: Any, sizes: list[int]) -> dict[str, Any]:
     """A chunk index by which the first chunk is one byte longer, and the last one is shorter."""
-    found = _chunk_index(size, style, sizes)
+    found = _chunk_index(size, chunk_bytes, coding, sizes)
     each, count = found["originalChunkSize"] + 1, len(sizes)
     last = size - (count - 1) * each
     return {**found, "originalChunkSize": each, "transformedChunkSize": each - 1, "finalTransformedChunkSize": last + count - 1}

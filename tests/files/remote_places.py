@@ -114,7 +114,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def serve(monkeypatch: pytest.MonkeyPatch, root: Path, store: object) -> None:
     """Objects are those of ``store``, in a directory."""
-    monkeypatch.setattr(object_store, "_connect", lambda *_: object_store._Client(store, str(root)))
+    monkeypatch.setattr(object_store, "_connect", lambda *_: (store, str(root)))
     monkeypatch.setattr(object_store, "_clients", {})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import pytest
 from compaction.errors import StorageError
 from compaction.files.durable import DurableSteps, content_of, names_in, run_alone, run_in_step
 from compaction.files.local import LocalFileSystem
-from compaction.files.system_calls import WholeSync
+from compaction.files.system_calls import whole_sync
 from tests.disk import FaultyFileSystem, WatchedFileSystem
 
 MANY = 20
@@ -107,7 +108,7 @@ def test_many_files_are_flushed_as_a_whole_and_after_an_error_one_by_one_to_find
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, whole: bool, flushed: int
 ) -> None:
     """The fourth is missing."""
-    monkeypatch.setattr(WholeSync, "sync", lambda self: whole)
+    monkeypatch.setattr("compaction.files.durable.whole_sync", lambda _: nullcontext(lambda: whole))
     fs, paths = WatchedFileSystem(LocalFileSystem()), [tmp_path / str(number) for number in range(count)]
     for number, path in enumerate(paths):
         if number != 3:
@@ -148,12 +149,12 @@ def test_a_file_system_is_flushed_as_a_whole_only_if_that_reports_every_error(
 ) -> None:
     monkeypatch.setattr("os.uname", lambda: SimpleNamespace(sysname="Linux", release=release))
     monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: library)
-    with WholeSync([str(tmp_path), str(tmp_path)]) as found:
-        assert found.sync() is whole
+    with whole_sync([str(tmp_path), str(tmp_path)]) as sync_all:
+        assert sync_all() is whole
     assert library.calls <= 1
 
 
 def test_a_missing_directory_and_no_directory_are_not_flushed_as_a_whole(tmp_path: Path) -> None:
     for directories in ([str(tmp_path), str(tmp_path / "missing")], []):
-        with WholeSync(directories) as found:
-            assert not found.sync()
+        with whole_sync(directories) as sync_all:
+            assert not sync_all()

@@ -163,10 +163,14 @@ def test_a_layout_that_was_not_found_may_be_in_a_package_with_malformed_entry_po
 
 
 @pytest.mark.parametrize("name", ["$(touch x)", "`x`", "a b", "Flat", "-flat", "fl'at", "flat;x", "flät"])
-def test_a_name_that_is_code_in_a_shell_is_no_layout(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_is_code_in_a_shell_is_no_layout(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The script that ``completion`` prints is evaluated by shells."""
     monkeypatch.syspath_prepend(str(tmp_path))
     layouts = install(tmp_path, {name: "flat:LAYOUT", "flat-2": "flat:LAYOUT"})
     assert "flat-2" in layouts and name not in layouts
     assert list(layouts) == sorted(OWN)
-    assert all(shell_text not in completion.script("bash") for shell_text in (name, "flat-2"))
+    assert completion.main(["bash"]) == 0
+    script = capsys.readouterr().out
+    assert all(shell_text not in script for shell_text in (name, "flat-2"))

@@ -14,7 +14,7 @@ import pytest
 
 from compaction.commands import compact
 from compaction.run.compact import clean_logs
-from compaction.source.data_source import KafkaLogReader, source_schema
+from compaction.source.data_source import KafkaLogReader, KafkaLogSource
 from tests.executed import executed
 from tests.golden import unpack_sample
 from tests.local_passes import LocalPasses
@@ -28,9 +28,6 @@ for name in ("O_DIRECT", "O_PATH", "posix_fadvise", "preadv", "pwritev", "listxa
              "sched_getaffinity", "memfd_create", "posix_fallocate"):
     if hasattr(os, name):
         delattr(os, name)
-def sendfile(*_):
-    raise OSError(errno.ENOTSOCK, os.strerror(errno.ENOTSOCK))
-os.sendfile = sendfile
 def hidden(method):
     def call(self, *arguments, **options):
         if str(self).startswith(("/proc/", "/sys/")):
@@ -79,7 +76,7 @@ def test_a_dry_run_and_the_data_source_have_the_results_of_linux(tmp_path: Path)
         f"frame = spark.read.format('kafka_log').option('topic', 'orders').load({str(log_dir)!r});"
         "print(list(frame.selectExpr('count(*)', 'sum(crc32(value))', 'max(offset)').first()))"
     )
-    reader = KafkaLogReader({"path": str(log_dir), "topic": "orders"}, source_schema({}))
+    reader = KafkaLogReader({"path": str(log_dir), "topic": "orders"}, KafkaLogSource({}).schema())
     rows = [row for share in reader.partitions() for batch in reader.read(share) for row in batch.to_pylist()]
     checksums = [zlib.crc32(row["value"]) for row in rows if row["value"] is not None]
     assert json.loads(run("-c", program)) == [len(rows), sum(checksums), max(row["offset"] for row in rows)]

@@ -21,11 +21,9 @@ from pyarrow import fs
 from compaction.errors import CorruptLogError, StorageError
 from compaction.files import contents, object_store
 from compaction.files.local import LocalFileSystem
-from compaction.files.mixed import MixedFileSystem, file_system
-from compaction.files.object_output import OutputFileSystem
+from compaction.files.mixed import MixedFileSystem, OutputFileSystem, RemoteFileSystem, file_system, open_sequential
 from compaction.files.object_store import ObjectFile, ObjectOutput, read_whole, remote_errors
 from compaction.files.overlay import OverlayFileSystem
-from compaction.files.remote import RemoteFileSystem, open_sequential
 from compaction.files.segment_file import SegmentReader
 from compaction.files.uri import parse_uri
 from compaction.log.discover import check_log_dirs
@@ -106,10 +104,9 @@ def test_a_truncated_object_is_an_error(bucket: Path, log: str) -> None:
 def test_an_output_appears_when_it_is_closed(bucket: Path) -> None:
     output = MixedFileSystem().create(f"{PLACE}/new", "/like/nothing")
     output.write([b"ab", memoryview(b"cd")])
-    output.copy_from(_put(bucket, "other", b"ef"))
-    output.close(sync=True, mtime_ms=0)
+    output.close(sync=True, mtime_ns=0)
     output.abandon()
-    assert (bucket / "new").read_bytes() == b"abcdef"
+    assert (bucket / "new").read_bytes() == b"abcd"
     failed = ObjectOutput(f"{PLACE}/failed")
     failed.write([b"ab"])
     failed.remove()
@@ -233,7 +230,7 @@ class _WithoutBucket:
 @pytest.mark.parametrize("error", ["", "AWS Error ACCESS_DENIED during HeadBucket operation"])
 def test_a_missing_bucket_is_named_but_not_one_that_may_not_be_looked_at(monkeypatch: pytest.MonkeyPatch, error: str) -> None:
     """And not as a missing log directory."""
-    monkeypatch.setattr(object_store, "_connect", lambda *_: object_store._Client(_WithoutBucket(error), "backups"))
+    monkeypatch.setattr(object_store, "_connect", lambda *_: (_WithoutBucket(error), "backups"))
     monkeypatch.setattr(object_store, "_reached", set())
     if error:
         object_store.require_store("aiven+s3://backups/kafka-1")

@@ -13,9 +13,8 @@ import pytest
 from compaction.errors import CorruptLogError, LogError, StorageError, UsageError
 from compaction.files import contents, manifest, object_store
 from compaction.files.local import LocalFileSystem
-from compaction.files.manifest import MANIFEST, Entry, Manifest, marker, run_of
-from compaction.files.mixed import MixedFileSystem
-from compaction.files.remote import RemoteFileSystem, open_sequential, require_finished
+from compaction.files.manifest import MANIFEST, Entry, Manifest, Marker, marker
+from compaction.files.mixed import MixedFileSystem, RemoteFileSystem, open_sequential, require_finished
 from compaction.files.segment_file import SegmentReader
 from compaction.log.read_log import read_segments
 from tests.files.remote_places import PLACE, Tagged, bucket, log, publish
@@ -325,6 +324,6 @@ def test_a_removed_or_changed_entry_is_detected() -> None:
 
 
 def test_a_marker_names_its_run() -> None:
-    assert run_of(marker("r")) == "r"
+    assert Marker.parse(marker("r")).run == "r"
     for data in (b"garbage", b"[]", b'{"run": 5}', b"\xff"):
-        assert run_of(data) is None
+        assert Marker.parse(data).run is None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from compaction.dumping.targets import Target
 from compaction.errors import UsageError
 from compaction.files.calls import OPTIONS_VARIABLE, call, environment
 from compaction.files.filesystem import DISK, EXPORTS, OBJECTS, Storage, base_name, join, normal, parent, split, storage_of
@@ -189,6 +190,6 @@ def test_paths_have_one_spelling(path: str, above: str, spelled: str) -> None:
 
 
 def test_a_path_is_made_absolute_and_a_uri_is_not() -> None:
-    assert DISK.absolute(DISK.as_java("a//b/"), "/here/") == "/here/a/b"
-    assert DISK.absolute(DISK.as_java("//"), "/here") == "/"
-    assert OBJECTS.absolute(OBJECTS.as_java("s3://b/x/"), "/here") == "s3://b/x"
+    assert Target.of("a//b/", "/here/").absolute == "/here/a/b"
+    assert Target.of("//", "/here").absolute == "/"
+    assert Target.of("s3://b/x/", "/here").absolute == "s3://b/x"

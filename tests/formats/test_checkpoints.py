@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from compaction.errors import CorruptLogError
 from compaction.formats import checkpoints
-from compaction.formats.checkpoints import EpochEntry, PartitionMetadata
+from compaction.formats.checkpoints import EpochEntry
 from compaction.names import TopicPartition
 from tests.formats.golden import golden
 
@@ -49,8 +49,7 @@ class TestKafkasOwnFiles:
 
     def test_partition_metadata(self) -> None:
         text = FILES["partition_metadata"]["text"]
-        metadata = checkpoints.parse_partition_metadata(text, SOURCE)
-        assert metadata == PartitionMetadata(0, FILES["partition_metadata"]["topic_id"])
+        assert checkpoints.parse_partition_metadata(text, SOURCE) == FILES["partition_metadata"]["topic_id"]
 
 
 @given(st.dictionaries(st.builds(TopicPartition, TOPICS, st.integers(0, 2**31 - 1)), LONG))
@@ -69,8 +68,7 @@ def test_leader_epochs_round_trip(entries: list[EpochEntry]) -> None:
 def test_topic_ids_round_trip(raw: bytes) -> None:
     text = checkpoints.topic_id_text(raw)
     assert len(text) == 22
-    metadata = checkpoints.parse_partition_metadata(f"version: 0\ntopic_id: {text}", SOURCE)
-    assert metadata == PartitionMetadata(0, text)
+    assert checkpoints.parse_partition_metadata(f"version: 0\ntopic_id: {text}", SOURCE) == text
 
 
 @pytest.mark.parametrize(
@@ -139,14 +137,12 @@ def test_malformed_leader_epochs_are_errors_with_a_line(text: str, line: int) ->
         f"version: 0\ntopic_id: {TOPIC_ID}\n",
         f"version:   0\r\ntopic_id:\t{TOPIC_ID}\nmore: of it\n",
         f"version: 0\ntopic_id: {TOPIC_ID}==",
+        # a later version
+        f"version: 1\ntopic_id: {TOPIC_ID}",
     ],
 )
 def test_partition_metadata_that_java_reads(text: str) -> None:
-    assert checkpoints.parse_partition_metadata(text, SOURCE).topic_id == TOPIC_ID
-
-
-def test_a_later_version_of_partition_metadata_is_read() -> None:
-    assert checkpoints.parse_partition_metadata(f"version: 1\ntopic_id: {TOPIC_ID}", SOURCE).version == 1
+    assert checkpoints.parse_partition_metadata(text, SOURCE) == TOPIC_ID
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Index files are read as a broker reads them, preallocated tails left out, and written as a broker writes them."""
+"""Index files and producer snapshots are read and written as by a broker, preallocated tails left out; damage is found."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from compaction.formats import indexes
 from compaction.formats.primitives import FormatError
+from compaction.formats.producer_snapshot import ENTRY, HEADER, ProducerEntry, read_snapshot, write_snapshot
 from tests.formats.golden import golden, unbase64
 
 FILES = golden("files")
@@ -46,18 +47,18 @@ class TestKafkasOwnFiles:
     @pytest.mark.parametrize("state", ["preallocated", "closed"])
     def test_offset_index(self, state: str) -> None:
         data, base = unbase64(FILES["offset_index"][state]), FILES["offset_index"]["base_offset"]
-        rows = indexes.read_offset_index(data, base)
+        rows = indexes.OFFSET_INDEX.read(data, base)
         assert rows.tolist() == golden_rows("offset_index")
-        indexes.check_offset_index(data)
-        assert indexes.write_offset_index(rows, base) == unbase64(FILES["offset_index"]["closed"])
+        indexes.OFFSET_INDEX.check(data)
+        assert indexes.OFFSET_INDEX.write(rows, base) == unbase64(FILES["offset_index"]["closed"])
 
     @pytest.mark.parametrize("state", ["preallocated", "closed"])
     def test_time_index(self, state: str) -> None:
         data, base = unbase64(FILES["time_index"][state]), FILES["time_index"]["base_offset"]
-        rows = indexes.read_time_index(data, base)
+        rows = indexes.TIME_INDEX.read(data, base)
         assert rows.tolist() == golden_rows("time_index")
-        indexes.check_time_index(data)
-        assert indexes.write_time_index(rows, base) == unbase64(FILES["time_index"]["closed"])
+        indexes.TIME_INDEX.check(data)
+        assert indexes.TIME_INDEX.write(rows, base) == unbase64(FILES["time_index"]["closed"])
 
     def test_txn_index(self) -> None:
         data = unbase64(FILES["txn_index"]["closed"])
@@ -75,11 +76,11 @@ class TestKafkasOwnFiles:
 def test_offset_index_round_trip(relative: set[int], base: int, zeros: int, data: st.DataObject) -> None:
     positions = sorted(data.draw(st.sets(st.integers(1, INT_MAX), min_size=len(relative), max_size=len(relative))))
     rows = offset_rows(zip((base + offset for offset in sorted(relative)), positions, strict=True))
-    written = indexes.write_offset_index(rows, base)
+    written = indexes.OFFSET_INDEX.write(rows, base)
     assert len(written) == 8 * len(rows)
-    assert np.array_equal(indexes.read_offset_index(written + bytes(8 * zeros), base), rows)
-    assert indexes.valid_offset_entries(written + bytes(8 * zeros)) == len(rows)
-    indexes.check_offset_index(written + bytes(8 * zeros))
+    assert np.array_equal(indexes.OFFSET_INDEX.read(written + bytes(8 * zeros), base), rows)
+    assert indexes.OFFSET_INDEX.valid(written + bytes(8 * zeros)) == len(rows)
+    indexes.OFFSET_INDEX.check(written + bytes(8 * zeros))
 
 
 @given(st.sets(st.integers(1, 2**63 - 1)), st.integers(0, 2**62), st.integers(0, 50), st.data())
@@ -87,11 +88,11 @@ def test_time_index_round_trip(stamps: set[int], base: int, zeros: int, data: st
     count = len(stamps)
     relative = sorted(data.draw(st.lists(st.integers(0, INT_MAX), min_size=count, max_size=count)))
     rows = time_rows(zip(sorted(stamps), (base + offset for offset in relative), strict=True))
-    written = indexes.write_time_index(rows, base)
+    written = indexes.TIME_INDEX.write(rows, base)
     padded = written + bytes(12 * zeros if zeros != 1 or count else 24)
-    assert np.array_equal(indexes.read_time_index(padded, base), rows)
-    assert indexes.valid_time_entries(padded) == count
-    indexes.check_time_index(padded)
+    assert np.array_equal(indexes.TIME_INDEX.read(padded, base), rows)
+    assert indexes.TIME_INDEX.valid(padded) == count
+    indexes.TIME_INDEX.check(padded)
 
 
 @given(st.lists(st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * 4)), st.binary(max_size=33))
@@ -121,8 +122,8 @@ def test_txn_index_round_trip_and_torn_tail(rows: list[tuple[int, int, int, int]
     ],
 )
 def test_offset_entries_are_valid_while_they_increase(data: bytes, valid: int) -> None:
-    assert indexes.valid_offset_entries(data) == valid
-    assert len(indexes.read_offset_index(data, 0)) == valid
+    assert indexes.OFFSET_INDEX.valid(data) == valid
+    assert len(indexes.OFFSET_INDEX.read(data, 0)) == valid
 
 
 @pytest.mark.parametrize(
@@ -143,21 +144,21 @@ def test_offset_entries_are_valid_while_they_increase(data: bytes, valid: int) -
     ],
 )
 def test_time_entries_are_valid_while_they_increase(data: bytes, valid: int) -> None:
-    assert indexes.valid_time_entries(data) == valid
-    assert len(indexes.read_time_index(data, 0)) == valid
+    assert indexes.TIME_INDEX.valid(data) == valid
+    assert len(indexes.TIME_INDEX.read(data, 0)) == valid
 
 
 @pytest.mark.parametrize(
     ("check", "data", "message", "position"),
     [
-        (indexes.check_offset_index, offsets((5, 42)) + b"\x00", "offset index of 9 bytes is not a multiple of 8", 8),
-        (indexes.check_offset_index, offsets((5, 42), (6, 43), (6, 44)), "offset index entry 2 .relative offset 6", 16),
-        (indexes.check_offset_index, offsets((5, 42), (6, 42)), "offset index entry 1", 8),
-        (indexes.check_offset_index, offsets((-1, 42)), "offset index entry 0", 0),
-        (indexes.check_offset_index, bytes(8) + offsets((5, 42), (0, 0), (6, 43)) + bytes(8), "offset index entry 2", 16),
-        (indexes.check_time_index, times((5, 42)) + b"\x00", "time index of 13 bytes is not a multiple of 12", 12),
-        (indexes.check_time_index, times((5, 42), (4, 43)), "time index entry 1", 12),
-        (indexes.check_time_index, times((5, 42), (6, 41)), "time index entry 1 .relative offset 41", 12),
+        (indexes.OFFSET_INDEX.check, offsets((5, 42)) + b"\x00", "offset index of 9 bytes is not a multiple of 8", 8),
+        (indexes.OFFSET_INDEX.check, offsets((5, 42), (6, 43), (6, 44)), "offset index entry 2 .relative offset 6", 16),
+        (indexes.OFFSET_INDEX.check, offsets((5, 42), (6, 42)), "offset index entry 1", 8),
+        (indexes.OFFSET_INDEX.check, offsets((-1, 42)), "offset index entry 0", 0),
+        (indexes.OFFSET_INDEX.check, bytes(8) + offsets((5, 42), (0, 0), (6, 43)) + bytes(8), "offset index entry 2", 16),
+        (indexes.TIME_INDEX.check, times((5, 42)) + b"\x00", "time index of 13 bytes is not a multiple of 12", 12),
+        (indexes.TIME_INDEX.check, times((5, 42), (4, 43)), "time index entry 1", 12),
+        (indexes.TIME_INDEX.check, times((5, 42), (6, 41)), "time index entry 1 .relative offset 41", 12),
     ],
 )
 def test_damage_is_reported_with_the_entry(check: Callable[[bytes], None], data: bytes, message: str, position: int) -> None:
@@ -166,7 +167,7 @@ def test_damage_is_reported_with_the_entry(check: Callable[[bytes], None], data:
     assert caught.value.position == position
 
 
-@pytest.mark.parametrize("check", [indexes.check_offset_index, indexes.check_time_index])
+@pytest.mark.parametrize("check", [indexes.OFFSET_INDEX.check, indexes.TIME_INDEX.check])
 @pytest.mark.parametrize("zeros", [0, 24, 2400])
 def test_an_index_of_zeros_is_valid(check: Callable[[bytes], None], zeros: int) -> None:
     check(bytes(zeros))
@@ -191,11 +192,80 @@ def test_an_unknown_txn_version_is_an_error(version: int) -> None:
 @pytest.mark.parametrize("offset", [BASE - 1, BASE + INT_MAX + 1])
 def test_offsets_out_of_the_segments_range_cannot_be_written(offset: int) -> None:
     with pytest.raises(FormatError, match=f"entry 1: {offset}"):
-        indexes.write_offset_index(offset_rows([(BASE, 1), (offset, 2)]), BASE)
+        indexes.OFFSET_INDEX.write(offset_rows([(BASE, 1), (offset, 2)]), BASE)
     with pytest.raises(FormatError, match=f"entry 1: {offset}"):
-        indexes.write_time_index(time_rows([(1, BASE), (2, offset)]), BASE)
+        indexes.TIME_INDEX.write(time_rows([(1, BASE), (2, offset)]), BASE)
 
 
 def test_memoryviews_are_read_without_a_copy() -> None:
     data = memoryview(bytearray(offsets((5, 42), (6, 43))))
-    assert indexes.read_offset_index(data[8:], 10).tolist() == [(16, 43)]
+    assert indexes.OFFSET_INDEX.read(data[8:], 10).tolist() == [(16, 43)]
+
+
+SNAPSHOT = FILES["producer_snapshot"]
+DATA = unbase64(SNAPSHOT["closed"])
+
+SHORT = st.integers(-(2**15), 2**15 - 1)
+INT = st.integers(-(2**31), 2**31 - 1)
+LONG = st.integers(-(2**63), 2**63 - 1)
+ENTRIES = st.lists(st.builds(ProducerEntry, LONG, SHORT, INT, LONG, INT, LONG, INT, LONG), max_size=6)
+
+
+def test_kafkas_snapshot_is_read() -> None:
+    entries = read_snapshot(DATA)
+    assert [list(entry) for entry in entries] == SNAPSHOT["rows"]
+    assert {entry.producer_id: entry.current_txn_first_offset for entry in entries}[7] == 88
+
+
+def test_kafkas_snapshot_is_encoded_byte_for_byte() -> None:
+    assert write_snapshot(read_snapshot(DATA)) == DATA
+
+
+@given(ENTRIES)
+def test_snapshots_round_trip(entries: list[ProducerEntry]) -> None:
+    data = write_snapshot(entries)
+    assert len(data) == 10 + 46 * len(entries)
+    assert read_snapshot(memoryview(data)) == entries
+
+
+@pytest.mark.parametrize("position", range(len(DATA)))
+def test_a_flipped_bit_in_a_snapshot_is_an_error(position: int) -> None:
+    data = bytearray(DATA)
+    data[position] ^= 0x04
+    with pytest.raises(FormatError):
+        read_snapshot(bytes(data))
+
+
+@pytest.mark.parametrize("length", [*range(12), len(DATA) - ENTRY.size, len(DATA) - 1])
+def test_a_truncated_snapshot_is_an_error(length: int) -> None:
+    with pytest.raises(FormatError):
+        read_snapshot(DATA[:length])
+
+
+@pytest.mark.parametrize("version", [-1, 0, 2])
+def test_an_unknown_version_of_a_snapshot_is_an_error(version: int) -> None:
+    data = bytearray(DATA)
+    HEADER.put(data, "version", version)
+    with pytest.raises(FormatError, match=f"unknown snapshot version {version}"):
+        read_snapshot(data)
+
+
+@pytest.mark.parametrize("count", [-1, 4, 2**31 - 1])
+def test_an_impossible_count_of_producers_is_an_error(count: int) -> None:
+    data = bytearray(DATA)
+    HEADER.put(data, "entry_count", count)
+    with pytest.raises(FormatError, match=f"{count} entries declared"):
+        read_snapshot(data)
+
+
+def test_the_error_of_a_snapshot_shows_both_crcs() -> None:
+    data = bytearray(DATA)
+    HEADER.put(data, "crc", 1)
+    with pytest.raises(FormatError, match=r"stored 0x1, computed 0x[0-9a-f]+") as caught:
+        read_snapshot(data)
+    assert caught.value.position == 2
+
+
+def test_a_producer_that_does_not_fit_cannot_be_written() -> None:
+    with pytest.raises(FormatError, match="ProducerEntry"):
+        write_snapshot([ProducerEntry(1, 2**15, 0, 0, 0, 0, 0, 0)])

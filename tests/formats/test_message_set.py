@@ -1,7 +1,11 @@
-"""Messages of magic 0 and 1 are read as Kafka reads them."""
+"""Messages of magic 0 and 1 are read as Kafka reads them, and become the v2 records that Kafka's filter writes.
+
+``converted`` is the slow oracle of the kernels.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,15 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.formats.codecs import Codec, CodecError, compress
-from compaction.formats.message_set import CRC_START, HEADER_V0, HEADER_V1, MessageEntry, iter_batches, parse_message_entry
+from compaction.formats.message_set import (
+    CRC_START,
+    HEADER_V0,
+    HEADER_V1,
+    MessageEntry,
+    iter_batches,
+    parse_message_entry,
+)
 from compaction.formats.primitives import FormatError
-from compaction.formats.record_batch import Record
-from tests.formats.golden import golden, record, unbase64
+from compaction.formats.record_batch import HEADER, Record, RecordBase, RecordBatch, encode_records
+from tests.formats.golden import FILTER_HORIZON_MS, FIRST_TWO, comparable, golden, record, unbase64
 from tests.kafka.encode import Batch, Legacy
 
 GOLDEN = [case for case in golden("batches") if case["batches"][0]["magic"] < 2]
 WRAPPING = ["gzip", "snappy", "lz4"]
-KEYS = st.none() | st.binary(max_size=20)
+FIELDS = st.none() | st.binary(max_size=200)
 
 
 def batches(data: bytes) -> list[MessageEntry]:
@@ -30,12 +41,20 @@ def read(data: bytes) -> list[Record]:
     return [row for batch in batches(data) for row in batch.records()]
 
 
+def changed(data: bytes, **fields: int) -> bytes:
+    """The first entry with other fields in its header."""
+    out = bytearray(data)
+    for name, value in fields.items():
+        HEADER_V0.put(out, name, value)
+    return bytes(out)
+
+
 @st.composite
 def message_lists(draw: st.DrawFn) -> list[Record]:
     offsets = sorted(draw(st.sets(st.integers(0, 2**31 - 1), min_size=1, max_size=8)))
     # a wrapper at offset 0 has a meaning of its own, tested apart
-    base = draw(st.integers(1, 2**60))
-    return [Record(base + offset, draw(st.integers(-1, 2**53)), draw(KEYS), draw(KEYS)) for offset in offsets]
+    base = draw(st.integers(1, 2**61))
+    return [Record(base + offset, draw(st.integers(-1, 2**62)), draw(FIELDS), draw(FIELDS)) for offset in offsets]
 
 
 @pytest.mark.parametrize("case", GOLDEN, ids=lambda c: c["name"])
@@ -92,16 +111,14 @@ def test_v0_has_no_timestamp_type() -> None:
 
 
 def test_a_wrapper_at_offset_0_has_absolute_offsets() -> None:
-    data = bytearray(Legacy([Record(offset, 5, b"k", b"v") for offset in (0, 1, 2)], 1, "gzip").encode())
-    HEADER_V1.put(data, "offset", 0)
-    assert [row.offset for row in read(bytes(data))] == [0, 1, 2]
+    data = Legacy([Record(offset, 5, b"k", b"v") for offset in (0, 1, 2)], 1, "gzip").encode()
+    assert [row.offset for row in read(changed(data, offset=0))] == [0, 1, 2]
 
 
 def test_a_wrapper_below_its_relative_offsets_is_an_error() -> None:
-    data = bytearray(Legacy([Record(offset, 5, b"k", b"v") for offset in (7, 8, 9)], 1, "gzip").encode())
-    HEADER_V1.put(data, "offset", 1)
+    data = Legacy([Record(offset, 5, b"k", b"v") for offset in (7, 8, 9)], 1, "gzip").encode()
     with pytest.raises(FormatError, match="wrapper at offset 1 below its last relative offset 2"):
-        read(bytes(data))
+        read(changed(data, offset=1))
 
 
 def test_columns_point_into_the_decompressed_bytes() -> None:
@@ -154,10 +171,8 @@ class TestDamage:
 
     @pytest.mark.parametrize(("magic", "size"), [(0, -1), (0, 0), (0, 13), (1, 21), (0, 2**31 - 1), (1, 2**31 - 1)])
     def test_an_impossible_size(self, magic: int, size: int) -> None:
-        data = bytearray(Legacy(self.rows[:1], magic).encode())
-        HEADER_V0.put(data, "size", size)
         with pytest.raises(FormatError, match=f"size {size} does not fit"):
-            parse_message_entry(data)
+            parse_message_entry(changed(Legacy(self.rows[:1], magic).encode(), size=size))
 
     def test_another_magic(self) -> None:
         with pytest.raises(FormatError, match="magic 2, 0 or 1 expected"):
@@ -181,22 +196,25 @@ class TestDamage:
         data[-8:] = (-7).to_bytes(4, "big", signed=True) * 2
         assert read(bytes(data)) == [Record(1, 2, None, None)]
 
-    def test_a_null_wrapper(self) -> None:
-        with pytest.raises(FormatError, match="null value"):
-            read(self.wrap(None))
-
-    def test_a_wrapper_without_messages(self) -> None:
-        with pytest.raises(FormatError, match="without messages"):
-            read(self.wrap(compress(Codec.GZIP, b"")))
+    @pytest.mark.parametrize(
+        ("inner", "message"),
+        [
+            (None, "null value"),
+            (b"", "without messages"),
+            (Legacy(rows, 1, "gzip").encode(), "inside a wrapper"),
+            (changed(Legacy(rows, 1).encode(), size=13), "message of 13 bytes"),
+            (changed(Legacy(rows, 1).encode(), magic=2), "unknown magic"),
+            (changed(Legacy([Record(0, 0, None, None)], 0).encode(), magic=1), "too short"),
+        ],
+    )
+    def test_a_malformed_wrapper(self, inner: bytes | None, message: str) -> None:
+        with pytest.raises(FormatError, match=message):
+            read(self.wrap(None if inner is None else compress(Codec.GZIP, inner)))
 
     @pytest.mark.parametrize(("codec", "error"), [(Codec.ZSTD, FormatError), (5, CodecError)])
     def test_codecs_unknown_to_message_sets_are_errors(self, codec: int, error: type[FormatError]) -> None:
         with pytest.raises(error, match="zstd|codec 5"):
             read(self.wrap(b"payload", codec))
-
-    def test_a_wrapper_inside_a_wrapper(self) -> None:
-        with pytest.raises(FormatError, match="inside a wrapper"):
-            read(self.wrap(compress(Codec.GZIP, Legacy(self.rows, 1, "gzip").encode())))
 
     @pytest.mark.parametrize("cut", [1, 12, 20, 25])
     def test_an_incomplete_inner_message_ends_the_wrapper(self, cut: int) -> None:
@@ -204,33 +222,14 @@ class TestDamage:
         expected = [Record(10, 5, b"a", b"1"), Record(11, 6, b"b", b"2")]
         assert read(self.wrap(compress(Codec.GZIP, inner[:-cut]))) == expected
 
-    def test_an_inner_message_that_is_too_small(self) -> None:
-        inner = bytearray(Legacy(self.rows, 1).encode())
-        HEADER_V0.put(inner, "size", 13)
-        with pytest.raises(FormatError, match="message of 13 bytes"):
-            read(self.wrap(compress(Codec.GZIP, bytes(inner))))
-
-    def test_an_inner_message_of_unknown_magic(self) -> None:
-        inner = bytearray(Legacy(self.rows, 1).encode())
-        HEADER_V0.put(inner, "magic", 2)
-        with pytest.raises(FormatError, match="unknown magic"):
-            read(self.wrap(compress(Codec.GZIP, bytes(inner))))
-
-    def test_an_inner_v1_message_too_small_for_its_timestamp(self) -> None:
-        inner = bytearray(Legacy([Record(0, 0, None, None)], 0).encode())
-        HEADER_V0.put(inner, "magic", 1)
-        with pytest.raises(FormatError, match="too short"):
-            read(self.wrap(compress(Codec.GZIP, bytes(inner))))
-
     def test_more_decompressed_bytes_than_allowed(self) -> None:
         data = Legacy([Record(5, 5, b"k", bytes(100_000))], 1, "gzip").encode()
         with pytest.raises(CodecError, match="more than 1000"):
             parse_message_entry(data).columns(limit_bytes=1000)
 
     def test_inner_checksums_are_not_verified(self) -> None:
-        inner = bytearray(Legacy([Record(0, 5, b"key", b"value")], 1).encode())
-        HEADER_V0.put(inner, "crc", 1)
-        assert read(self.wrap(compress(Codec.GZIP, bytes(inner)))) == [Record(11, 5, b"key", b"value")]
+        inner = changed(Legacy([Record(0, 5, b"key", b"value")], 1).encode(), crc=1)
+        assert read(self.wrap(compress(Codec.GZIP, inner))) == [Record(11, 5, b"key", b"value")]
 
     @pytest.mark.parametrize("magic", [0, 1])
     def test_a_wrong_lz4_header_checksum_is_accepted_only_in_v0(self, magic: int) -> None:
@@ -242,3 +241,42 @@ class TestDamage:
         else:
             with pytest.raises(CodecError, match="header fails its checksum"):
                 read(bytes(data))
+
+
+def converted(data: bytes, position: int = 0) -> tuple[int, int, int, int, bytes]:
+    """The base offset, last offset, base timestamp, number and bytes of the v2 records of an entry."""
+    records = list(parse_message_entry(data, position).records())
+    base = RecordBase(records[0].offset, records[0].timestamp)
+    return base.offset, records[-1].offset, base.timestamp, len(records), encode_records(records, base)
+
+
+def filtered(data: bytes, dropped: frozenset[int]) -> Iterator[tuple[int, int, int, bytes]]:
+    """Of each batch that the golden filter writes: its offsets, its number of records, and these, compressed."""
+    for entry in batches(data):
+        kept = [row for row in entry.records() if row.offset not in dropped]
+        if kept:
+            base_timestamp = FILTER_HORIZON_MS if any(row.value is None for row in kept) else kept[0].timestamp
+            records = encode_records(kept, RecordBase(kept[0].offset, base_timestamp))
+            yield kept[0].offset, kept[-1].offset, len(kept), compress(entry.codec, records)
+
+
+@pytest.mark.parametrize("case", comparable(GOLDEN), ids=lambda c: c["name"])
+@pytest.mark.parametrize(("name", "dropped"), [("all_kept", frozenset[int]()), ("first_two_dropped", FIRST_TWO)])
+def test_the_records_are_those_that_kafkas_filter_writes(case: dict[str, Any], name: str, dropped: frozenset[int]) -> None:
+    written = [batch for batch in iter_batches(unbase64(case[name])) if isinstance(batch, RecordBatch)]
+    expected = [
+        (batch.base_offset, batch.last_offset, batch.header.record_count, bytes(batch.data[HEADER.size :])) for batch in written
+    ]
+    assert list(filtered(unbase64(case["bytes"]), dropped)) == expected
+
+
+@pytest.mark.parametrize("offsets", [(5, 5), (6, 5), (5, 5 + 2**31)])
+def test_offsets_beyond_the_range_of_a_batch_are_an_error(offsets: tuple[int, int]) -> None:
+    rows = [Record(offset, 5, b"k", b"v") for offset in offsets]
+    with pytest.raises(FormatError, match="do not increase"):
+        parse_message_entry(Legacy(rows, 0, "gzip").encode()).require_convertible()
+
+
+def test_a_timestamp_below_minus_one_is_an_error() -> None:
+    with pytest.raises(FormatError, match="negative timestamp"):
+        parse_message_entry(Legacy([Record(5, -2, b"k", b"v")], 1).encode()).require_convertible()

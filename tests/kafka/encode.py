@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -74,14 +74,14 @@ class Batch:
     delete_horizon: int | None = None
     max_timestamp: int | None = None
 
-    def encode(self) -> bytes:
-        """The batch's bytes, CRC included."""
+    def encode(self, packed: Packed | None = None) -> bytes:
+        """The batch's bytes, CRC included; compressed by ``packed`` in place of ``compress``."""
         records = self.records
         base = records[0].offset if self.base_offset is None else self.base_offset
         last = (records[-1].offset if records else base) if self.last_offset is None else self.last_offset
         first_time = records[0].timestamp if records else -1
         base_time = first_time if self.delete_horizon is None else self.delete_horizon
-        body = compress(self.codec, b"".join(_record(record, base, base_time) for record in records))
+        body = (packed or compress)(self.codec, b"".join(_record(record, base, base_time) for record in records), magic=2)
         counted = struct.pack(
             ">hiqqqhii",
             self._attributes(),
@@ -131,7 +131,7 @@ class Legacy:
     """A message set of magic 0 or 1: messages one after another, or one wrapper around all of them when compressed.
 
     A wrapper carries the last inner offset; inner offsets are absolute in v0 and relative to the first in v1. ``inner_magic``:
-    the wrapped messages have another one.
+    the wrapped messages have another one. ``restamps``: these have the append time, too, which a broker writes to the wrapper.
     """
 
     records: Sequence[Encodable]
@@ -139,37 +139,44 @@ class Legacy:
     codec: str = "none"
     log_append_time: int | None = None
     inner_magic: int | None = None
+    restamps: bool = True
 
-    def encode(self) -> bytes:
-        """The bytes of the set."""
+    def encode(self, packed: Packed | None = None) -> bytes:
+        """The bytes of the set; ``packed`` as for a ``Batch``."""
         if self.codec == "none":
-            return b"".join(self._message(record, record.offset, 0, self.magic) for record in self.records)
+            return b"".join(
+                self._message(record, record.offset, 0, self.magic, self.log_append_time) for record in self.records
+            )
         first = self.records[0].offset if self.magic == 1 else 0
         magic = self.magic if self.inner_magic is None else self.inner_magic
-        inner = b"".join(self._message(record, record.offset - first, 0, magic) for record in self.records)
+        stamp = self.log_append_time if self.restamps else None
+        inner = b"".join(self._message(record, record.offset - first, 0, magic, stamp) for record in self.records)
         newest = max(record.timestamp for record in self.records)
-        value = compress(self.codec, inner, broken_lz4_header=self.magic == 0)
+        value = (packed or compress)(self.codec, inner, magic=self.magic)
         wrapper = Record(self.records[-1].offset, newest, None, value)
-        return self._message(wrapper, wrapper.offset, CODECS.index(self.codec), self.magic)
+        return self._message(wrapper, wrapper.offset, CODECS.index(self.codec), self.magic, self.log_append_time)
 
-    def _message(self, record: Encodable, offset: int, codec: int, magic: int) -> bytes:
-        appended = self.log_append_time is not None
-        flags = codec | (_LOG_APPEND_TIME if appended and magic == 1 else 0)
+    def _message(self, record: Encodable, offset: int, codec: int, magic: int, append_time: int | None) -> bytes:
+        flags = codec | (_LOG_APPEND_TIME if append_time is not None and magic == 1 else 0)
         body = struct.pack(">bb", magic, flags)
         if magic == 1:
-            body += struct.pack(">q", self.log_append_time if self.log_append_time is not None else record.timestamp)
+            body += struct.pack(">q", record.timestamp if append_time is None else append_time)
         body += _sized(record.key) + _sized(record.value)
         return struct.pack(">qiI", offset, 4 + len(body), zlib.crc32(body)) + body
 
 
-def compress(codec: str, data: bytes, *, broken_lz4_header: bool = False) -> bytes:
+#: compresses by the name of a codec, for a magic
+Packed = Callable[..., bytes]
+
+
+def compress(codec: str, data: bytes, *, magic: int = 2) -> bytes:
     """``data`` in one of ``CODECS``; magic 0 wants the lz4 header checksum that early clients wrote."""
     if codec == "gzip":
         return gzip.compress(data, mtime=0)
     if codec == "snappy":
         return _xerial(data)
     if codec == "lz4":
-        return _lz4_frame(data, broken_lz4_header)
+        return _lz4_frame(data, broken_header=magic == 0)
     if codec == "zstd":
         return bytes(pyarrow.Codec("zstd").compress(data, asbytes=True))
     return data
@@ -184,7 +191,7 @@ def _xerial(data: bytes) -> bytes:
     return b"".join(out)
 
 
-def _lz4_frame(data: bytes, broken_header: bool) -> bytes:
+def _lz4_frame(data: bytes, *, broken_header: bool) -> bytes:
     lz4 = pyarrow.Codec("lz4_raw")
     summed = _LZ4_MAGIC + _LZ4_DESCRIPTOR if broken_header else _LZ4_DESCRIPTOR
     out = [_LZ4_MAGIC, _LZ4_DESCRIPTOR, bytes(((xxhash.xxh32_intdigest(summed) >> 8) & 0xFF,))]
@@ -199,34 +206,30 @@ def _lz4_frame(data: bytes, broken_header: bool) -> bytes:
 
 
 def _record(record: Encodable, base_offset: int, base_time: int) -> bytes:
-    body = bytearray(b"\x00")
-    _varint(body, record.timestamp - base_time)
-    _varint(body, record.offset - base_offset)
-    _varbytes(body, record.key)
-    _varbytes(body, record.value)
-    _varint(body, len(record.headers))
+    body = b"\0" + varint(signed64(record.timestamp - base_time)) + varint(record.offset - base_offset, 32)
+    body += _varbytes(record.key) + _varbytes(record.value) + varint(len(record.headers), 32)
     for name, value in record.headers:
-        _varbytes(body, name.encode(errors="surrogateescape") if isinstance(name, str) else name)
-        _varbytes(body, value)
+        body += _varbytes(name.encode(errors="surrogateescape") if isinstance(name, str) else name) + _varbytes(value)
+    return varint(len(body), 32) + body
+
+
+def signed64(value: int) -> int:
+    """Its value as Java's ``long``."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def varint(value: int, bits: int = 64) -> bytes:
+    """Zig-zag, shortest form."""
+    left = ((value << 1) ^ (value >> 63)) & ((1 << bits) - 1)
     out = bytearray()
-    _varint(out, len(body))
-    return bytes(out + body)
-
-
-def _varint(out: bytearray, value: int) -> None:
-    left = value << 1 if value >= 0 else ((-value) << 1) - 1
     while left > 0x7F:
-        out.append((left & 0x7F) | 0x80)
+        out.append(left & 0x7F | 0x80)
         left >>= 7
-    out.append(left)
+    return bytes([*out, left])
 
 
-def _varbytes(out: bytearray, data: bytes | None) -> None:
-    if data is None:
-        out.append(1)
-    else:
-        _varint(out, len(data))
-        out += data
+def _varbytes(data: bytes | None) -> bytes:
+    return varint(-1, 32) if data is None else varint(len(data), 32) + data
 
 
 def _sized(data: bytes | None) -> bytes:

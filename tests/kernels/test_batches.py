@@ -1,7 +1,10 @@
-"""Batch scanning against the plain decoder, checksums against their libraries, and every kind of damage."""
+"""Batch scanning against the plain decoder, of all bytes and of headers only, checksums against their libraries, and every
+kind of damage."""
 
 from __future__ import annotations
 
+import os
+import random
 import struct
 import zlib
 from pathlib import Path
@@ -13,16 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
-from compaction.files.contents import view
+from compaction.files.contents import View, view
 from compaction.files.local import LocalFileSystem
 from compaction.files.segment_file import SegmentScan
 from compaction.formats.record_batch import HEADER_SIZE
-from compaction.kernels.batches import crc32, last_record_offsets, scan_batches
+from compaction.kernels.batches import IO_ERROR, crc32, header_buffer, last_record_offsets, scan_batches, walk_headers
 from compaction.kernels.compiling import crc32c, load_crc32c
 from compaction.kernels.tables import BATCH_ROW
-from tests.kafka.encode import Batch, Record
+from tests.kafka.encode import ABORT, COMMIT, Batch, Legacy, Producer, Record, marker
 from tests.kernels.tables import as_array, random_segment
-from tests.oracle.logs import ABORT, Batching, LogBuilder, Sent
+from tests.oracle.logs import Batching, LogBuilder, Sent
 from tests.oracle.random_logs import Flavour
 from tests.oracle.segments import NaiveSegment
 from tests.oracle.tables import batch_table
@@ -237,3 +240,60 @@ def test_a_size_past_an_int32_does_not_wrap_in_a_file_that_has_room_for_it(tmp_p
     scan = SegmentScan(view(LocalFileSystem(), str(path)), start)
     assert list(scan) == []
     assert (scan.error or "").startswith("batch ") and scan.position == start
+
+
+def batches(chance: random.Random) -> list[bytes]:
+    """Large and small ones of every kind."""
+    made: list[bytes] = []
+    for base in range(0, 40 * 4, 4):
+        size = chance.choice([1, 100, 5_000, 9_000, 70_000])
+        record = Record(base, 1_000 + base, b"k", bytes(size))
+        kind = chance.random()
+        if kind < 0.1:
+            made.append(Legacy([record], chance.choice([0, 1])).encode())
+        elif kind < 0.3:
+            made.append(marker(base, 1_000, Producer(7), chance.choice([ABORT, COMMIT])))
+        else:
+            made.append(Batch([record], producer_id=3, producer_epoch=0, base_sequence=base).encode())
+    return made
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_reading_headers_only_gives_the_same_rows_as_reading_all_bytes(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    data = bytearray(b"".join(batches(chance)))
+    harm = chance.choice(["none", "cut", "turned", "zeros"])
+    if harm == "cut":
+        del data[chance.randrange(len(data)) :]
+    elif harm == "turned":
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    elif harm == "zeros":
+        data += bytes(500)
+    path = tmp_path / "segment"
+    path.write_bytes(data)
+    plain = View("plain", lambda start, length: bytes(data[start : start + length]), len(data))
+    near, far = SegmentScan(view(LocalFileSystem(), str(path))), SegmentScan(plain)
+    found = [np.concatenate([np.empty(0, BATCH_ROW), *scan]) for scan in (near, far)]
+    assert found[0].tolist() == found[1].tolist()
+    assert (near.position, near.error, near.next_offset) == (far.position, far.error, far.next_offset)
+    assert near.damage() == far.damage()
+
+
+def test_headers_of_a_byte_range_are_read_from_its_start(tmp_path: Path) -> None:
+    first, second = (Batch([Record(base, 0, b"k", bytes(90_000))]).encode() for base in (0, 1))
+    (tmp_path / "segment").write_bytes(first + second)
+    whole = view(LocalFileSystem(), str(tmp_path / "segment"))
+    rows = np.concatenate(list(SegmentScan(whole[len(first) :])))
+    assert rows["position"].tolist() == [0]
+    assert rows["base_offset"].tolist() == [1]
+
+
+def test_an_unreadable_file_gives_an_error_code_and_no_signal(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(Batch([Record(0, 0, b"k", bytes(9_000))]).encode())
+    size = path.stat().st_size
+    descriptor = os.open(path, os.O_RDONLY)
+    path.write_bytes(b"short")
+    assert walk_headers(descriptor, 0, size, header_buffer(), np.empty(4, BATCH_ROW)) == (0, 0, IO_ERROR)
+    os.close(descriptor)
+    assert walk_headers(descriptor, 0, size, header_buffer(), np.empty(4, BATCH_ROW)) == (0, 0, IO_ERROR)

@@ -12,9 +12,9 @@ from numba import njit
 
 from compaction.kernels.bytes import BAD_VARINT, be16, be32, be64, is_utf8, put_varlong, varint, varlong, varlong_size
 from compaction.kernels.compiling import load8, load64, load_be16, load_be32, load_be64, store16, store32, store64
+from tests.kafka.encode import varint as shortest
 from tests.kernels.tables import as_array
 from tests.oracle.oddities import BAD_NAMES, GOOD_NAMES, padded
-from tests.oracle.records import varint as shortest
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)

@@ -1,4 +1,5 @@
-"""The directory of compiled kernels, that only private files are loaded, and that each kernel is compiled once."""
+"""Kernels are compiled by numba as it is: once, into a directory whose files only this user can have written, also if an
+interrupt arrives meanwhile."""
 
 from __future__ import annotations
 
@@ -13,10 +14,13 @@ import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
+import numpy as np
 import pytest
 
 from compaction.kernels.cache import cache_dir, fingerprint
+from compaction.kernels.compiling import inner, kernel
 
 ROOT = Path(__file__).resolve().parents[2]
 #: nobody's here
@@ -59,6 +63,14 @@ def probe(tmp_path: Path, package: Path = ROOT, umask: int = -1, **environment: 
     return told, done.stderr
 
 
+def cache_at(home: Path | None = None) -> Path | None:
+    """The directory that a new process of a user with this home directory finds."""
+    with pytest.MonkeyPatch.context() as patched:
+        if home is not None:
+            patched.setenv("HOME", str(home))
+        return cache_dir.__wrapped__()
+
+
 def blocked(tmp_path: Path) -> Path:
     """A home directory below which nobody, root included, can make a directory."""
     home = tmp_path / "home"
@@ -76,25 +88,25 @@ class TestCacheDir:
 
     def test_is_the_users_own_choice_first(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "somewhere"))
-        assert cache_dir() == tmp_path / "somewhere"
+        assert cache_at() == tmp_path / "somewhere"
 
     def test_is_made_in_the_users_cache_for_that_user_only(self, tmp_path: Path) -> None:
-        cache = cache_dir(tmp_path)
+        cache = cache_at(tmp_path)
         assert cache == tmp_path / ".cache/kafka-log-compaction/numba"
         assert cache.stat().st_mode & 0o777 == 0o700
-        assert cache_dir(tmp_path) == cache
+        assert cache_at(tmp_path) == cache
         assert list(cache.iterdir()) == []
 
     def test_follows_the_cache_home_if_that_is_absolute(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
-        assert cache_dir() == tmp_path / "caches/kafka-log-compaction/numba"
+        assert cache_at() == tmp_path / "caches/kafka-log-compaction/numba"
 
     def test_is_a_private_temporary_one_if_the_cache_is_not_writable_with_one_warning(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         home = blocked(tmp_path)
         with caplog.at_level(logging.WARNING):
-            cache, again = cache_dir(home), cache_dir(home)
+            cache, again = cache_at(home), cache_at(home)
         assert cache == again == tmp_path / f"kafka-log-compaction-{os.getuid()}"
         assert cache.stat().st_mode & 0o777 == 0o700
         assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -104,7 +116,7 @@ class TestCacheDir:
 
     def test_a_chosen_directory_that_is_not_writable_is_not_used(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("NUMBA_CACHE_DIR", str(blocked(tmp_path) / "kernels"))
-        assert cache_dir() == tmp_path / f"kafka-log-compaction-{os.getuid()}"
+        assert cache_at() == tmp_path / f"kafka-log-compaction-{os.getuid()}"
 
     @pytest.mark.parametrize("trap", ["open to others", "a link"])
     def test_is_none_if_others_could_have_written_to_all_of_them(
@@ -118,7 +130,7 @@ class TestCacheDir:
             place.mkdir()
             place.chmod(0o777)
         with caplog.at_level(logging.WARNING):
-            assert cache_dir(blocked(tmp_path)) is None
+            assert cache_at(blocked(tmp_path)) is None
         assert "kept in memory" in caplog.text
 
     @pytest.mark.parametrize(
@@ -136,7 +148,7 @@ class TestCacheDir:
             bad.chmod(0o770)
         monkeypatch.setenv("NUMBA_CACHE_DIR", str(chosen))
         with caplog.at_level(logging.WARNING):
-            assert cache_dir() == tmp_path / f"kafka-log-compaction-{os.getuid()}"
+            assert cache_at() == tmp_path / f"kafka-log-compaction-{os.getuid()}"
         why = f"{bad} belongs to user {STRANGER}" if trap == "a stranger's" else f"{bad} can be written by others"
         (message,) = caplog.messages
         assert message.startswith(f"{why}: compiled kernels are kept in {tmp_path}")
@@ -148,7 +160,7 @@ class TestCacheDir:
         home = tmp_path / "home"
         home.mkdir()
         os.chown(home, STRANGER, STRANGER)
-        assert cache_dir(home) == tmp_path / f"kafka-log-compaction-{os.getuid()}"
+        assert cache_at(home) == tmp_path / f"kafka-log-compaction-{os.getuid()}"
         assert list(home.iterdir()) == []
 
     @ROOT_ONLY
@@ -159,21 +171,21 @@ class TestCacheDir:
         link = tmp_path / "shared" / "link"
         link.symlink_to(tmp_path / "kernels")
         monkeypatch.setenv("NUMBA_CACHE_DIR", str(link))
-        assert cache_dir() == link
+        assert cache_at() == link
         os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
-        assert cache_dir() == tmp_path / f"kafka-log-compaction-{os.getuid()}"
+        assert cache_at() == tmp_path / f"kafka-log-compaction-{os.getuid()}"
 
     def test_a_private_directory_in_a_shared_sticky_one_is_used(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "shared").mkdir()
         (tmp_path / "shared").chmod(0o1777)
         monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "shared" / "a" / "b"))
-        assert cache_dir() == tmp_path / "shared/a/b"
+        assert cache_at() == tmp_path / "shared/a/b"
         assert {each.stat().st_mode & 0o777 for each in (tmp_path / "shared/a", tmp_path / "shared/a/b")} == {0o700}
 
     def test_created_directories_are_private_whatever_the_umask(self, tmp_path: Path) -> None:
         before = os.umask(0)
         try:
-            cache = cache_dir(tmp_path / "home")
+            cache = cache_at(tmp_path / "home")
         finally:
             os.umask(before)
         assert cache == tmp_path / "home/.cache/kafka-log-compaction/numba"
@@ -183,7 +195,7 @@ class TestCacheDir:
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setenv("NUMBA_CACHE_DIR", os.devnull)
-        assert cache_dir() is None
+        assert cache_at() is None
         assert caplog.messages == []
 
 
@@ -298,3 +310,115 @@ def test_copied_kernels_are_used_until_they_are_damaged_and_then_recompiled(tmp_
         kept.write_bytes(kept.read_bytes()[:100])
     assert probe(tmp_path, NUMBA_CACHE_DIR=str(kernels))[0]["compiled"] == ["read_control_types"]
     assert probe(tmp_path, NUMBA_CACHE_DIR=str(kernels))[0]["compiled"] == []
+
+
+@inner
+def half(value):  # type: ignore[no-untyped-def]
+    """Half of an even number."""
+    if value & 1:
+        raise ValueError("odd")
+    return value >> 1
+
+
+@inner
+def half_at(data, k):  # type: ignore[no-untyped-def]
+    """Half of ``data[k]``."""
+    return half(data[k])
+
+
+@kernel
+def halves(data):  # type: ignore[no-untyped-def]
+    """The sum of the halves of ``data``, and their number times 10."""
+    total = data[0] - data[0]
+    for k in range(len(data)):
+        total += half_at(data, k)
+    return total, max(10, 5) * len(data)
+
+
+@kernel
+def last_half(data):  # type: ignore[no-untyped-def]
+    """Half of the last one."""
+    return half_at(data, len(data) - 1)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint64, np.int32])
+def test_kernels_share_inner_functions_for_any_types(kind: type) -> None:
+    assert halves(np.array([2, 4, 6], kind)) == (6, 30)
+    assert last_half(np.array([2, 4, 6], kind)) == 3
+
+
+def test_an_error_of_an_inner_function_is_raised_by_the_kernel() -> None:
+    with pytest.raises(ValueError, match="odd"):
+        halves(np.array([2, 3]))
+    assert halves(np.array([2, 2])) == (2, 20)
+
+
+def test_threads_that_call_a_kernel_at_once_compile_it_once() -> None:
+    def quarters(data):  # type: ignore[no-untyped-def]
+        return half(half_at(data, 0))
+
+    compiled, together, threads = kernel(quarters), Barrier(4), 4
+
+    def call(number: int) -> int:
+        together.wait()
+        found: int = compiled(np.array([4 * number], np.int16))
+        return found
+
+    with ThreadPoolExecutor(threads) as pool:
+        assert list(pool.map(call, range(threads))) == list(range(threads))
+    assert len(compiled._compiled.overloads) == 1
+
+
+#: calls a kernel, and prints what of numba's classes and modules is a function or class of this package
+CHANGED = """
+import sys
+import numpy as np
+from compaction.kernels import batches, tables
+batches.read_control_types(np.zeros(0, np.uint8), 0, np.zeros(0, tables.BATCH_ROW))
+ours = lambda value: (getattr(value, "__module__", None) or "").startswith("compaction")
+modules = [module for name, module in list(sys.modules.items()) if name.split(".")[0] in ("numba", "llvmlite")]
+values = (value for module in modules for value in (module, *vars(module).values()))
+holders = {id(value): value for value in values if isinstance(value, (type, type(sys)))}.values()
+replaced = [(holder, name) for holder in holders for name, value in list(vars(holder).items()) if ours(value)]
+print(len(holders) > 1000, replaced)
+"""
+
+
+def test_no_function_of_numba_is_replaced_for_the_process() -> None:
+    done = subprocess.run([sys.executable, "-c", CHANGED], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("True []\n", "")
+
+
+#: calls a kernel, is interrupted as LLVM asks for code that was compiled before, and calls it again
+INTERRUPTED = """
+import signal
+import numpy as np
+from numba.core.codegen import CPUCodeLibrary
+from compaction.kernels import slot_table
+table = slot_table.SlotTable(slot_table.OFFSETS, 0, 1.0, 0)
+empty = np.zeros((0, slot_table.ENTRY_WORDS), np.uint64)
+hook, asked = CPUCodeLibrary._object_getbuffer_hook.__func__, []
+def interrupted(library, module):
+    asked.append(module)
+    if len(asked) == 1:
+        signal.raise_signal(signal.SIGINT)
+    return hook(library, module)
+CPUCodeLibrary._object_getbuffer_hook = classmethod(interrupted)
+try:
+    table.put(empty)
+except KeyboardInterrupt:
+    print("interrupted")
+table.put(empty)
+print("called")
+"""
+
+
+@pytest.mark.parametrize("cache", ["warm", "cold"])
+def test_it_arrives_once_the_kernel_is_whole(cache: str, tmp_path: Path) -> None:
+    place = {"NUMBA_CACHE_DIR": str(tmp_path)} if cache == "cold" else {}
+    usual = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA")}
+    command, environment = [sys.executable, "-c", INTERRUPTED], {**usual, "PYTHONPATH": str(ROOT), **place}
+    if cache == "warm":
+        subprocess.run(command, env=environment, capture_output=True, check=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["interrupted", "called"], "")

@@ -23,7 +23,7 @@ DRAWN = (
     )
 )
 #: about the compiler itself, which the mode changes
-COMPILER = ("test_cache.py", "test_compiler.py", "test_interrupts.py", Path(__file__).name)
+COMPILER = ("test_cache.py", Path(__file__).name)
 IGNORED = (f"--ignore={Path(__file__).with_name(name)}" for name in COMPILER)
 
 

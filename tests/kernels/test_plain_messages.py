@@ -9,8 +9,8 @@ import pytest
 
 from compaction.kernels.batches import scan_batches
 from compaction.kernels.messages import GROWTH, plain_messages
+from tests.kafka.encode import Legacy, Record
 from tests.kernels.tables import as_array, random_segment
-from tests.oracle.logs import Sent, legacy_message
 from tests.oracle.random_logs import Flavour
 from tests.oracle.records import HEADER, decode, encode
 
@@ -47,7 +47,7 @@ def test_converted_messages_equal_the_records_of_the_plain_encoder(seed: int, ro
 @pytest.mark.parametrize("key", [None, b"", b"k", b"k" * 70_000])
 @pytest.mark.parametrize("value", [None, b"", b"v" * 200])
 def test_null_is_not_empty(magic: int, key: bytes | None, value: bytes | None) -> None:
-    raw = legacy_message(7, magic, Sent(key, value, 1_234))
+    raw = Legacy([Record(7, 1_234, key, value)], magic).encode()
     (batch,) = decode(raw)
     assert transcoded(raw, 0, len(raw) + GROWTH) == [encode(batch, batch.records())[HEADER.size :]]
 
@@ -57,7 +57,7 @@ def test_null_is_not_empty(magic: int, key: bytes | None, value: bytes | None) -
     ("field", "value"), [("key", -2), ("key", 9), ("key", 2**31 - 1), ("value", -2), ("value", 4), ("value", 6)]
 )
 def test_lengths_that_contradict_the_size_are_rejected(magic: int, field: str, value: int) -> None:
-    raw = bytearray(legacy_message(7, magic, Sent(b"key", b"value")))
+    raw = bytearray(Legacy([Record(7, 1_000, b"key", b"value")], magic).encode())
     key_at = 26 if magic else 18
     struct.pack_into(">i", raw, key_at if field == "key" else key_at + 7, value)
     data = as_array(bytes(raw))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compaction.kernels.slot_table import COUNTS, NEWEST, OFFSETS, Arena, Layout, SlotTable, by_bound, by_shard
+from compaction.kernels.slot_table import COUNTS, NEWEST, OFFSETS, Arena, SlotTable, by_bound, by_shard
 from compaction.kernels.tables import ENTRY_BYTES, LOOKUP, TOMBSTONE
 
 Entries = NDArray[np.uint64]
@@ -35,7 +35,7 @@ def records(seed: int, count: int, keys: int) -> Entries:
     return entries([((key % 3, key + 1), offset, False) for key, offset in numbers])
 
 
-def dictionary(layout: Layout, given: Entries) -> Held:
+def dictionary(layout: int, given: Entries) -> Held:
     """Of each key the entry with the highest offset, the first of equal ones; the number of entries; or both."""
     held: Held = {}
     for low, high, word in given.tolist():
@@ -48,7 +48,7 @@ def values(table: SlotTable) -> Held:
     return {(row[0], row[1]): tuple(row[2:]) for row in table.occupied().tolist()}
 
 
-def check_halves(layout: Layout, given: Entries) -> None:
+def check_halves(layout: int, given: Entries) -> None:
     """A table holds what a dictionary holds, in one call or two."""
     table, half = SlotTable(layout, 1 << 20, 0.9, len(given), Arena()), len(given) // 2
     assert (table.put(given[:half]), table.put(given, half)) == (half, len(given))
@@ -57,13 +57,13 @@ def check_halves(layout: Layout, given: Entries) -> None:
 
 
 @given(PUTS, st.sampled_from([OFFSETS, COUNTS]))
-def test_a_table_holds_what_a_dictionary_holds(puts: Puts, layout: Layout) -> None:
+def test_a_table_holds_what_a_dictionary_holds(puts: Puts, layout: int) -> None:
     check_halves(layout, entries(puts))
 
 
 @pytest.mark.parametrize("layout", [OFFSETS, COUNTS, NEWEST])
 @pytest.mark.parametrize(("count", "keys"), [(1, 1), (50, 1), (500, 60), (500, 10_000)])
-def test_a_large_table_holds_what_a_dictionary_holds(layout: Layout, count: int, keys: int) -> None:
+def test_a_large_table_holds_what_a_dictionary_holds(layout: int, count: int, keys: int) -> None:
     check_halves(layout, records(count, count, keys))
 
 
@@ -94,7 +94,7 @@ def test_a_map_holds_as_many_keys_as_its_buffer_and_load_factor_allow(slots: int
 
 
 @pytest.mark.parametrize("layout", [COUNTS, NEWEST])
-def test_the_slots_of_two_tables_add_up(layout: Layout) -> None:
+def test_the_slots_of_two_tables_add_up(layout: int) -> None:
     given = records(1, 500, 60)
     # not full with all keys, as no entry is put into a full table
     total = SlotTable.of_keys(layout, 61)

@@ -214,12 +214,12 @@ def test_sparks_workers_reach_the_store(any_bucket: Bucket, sample: Path, on_dis
 
 
 def test_a_data_source_reads_the_store(any_bucket: Bucket, sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from compaction.source.data_source import KafkaLogReader, source_schema
+    from compaction.source.data_source import KafkaLogReader, KafkaLogSource
 
     any_bucket.put_tree(sample, "in")
     found = []
     for path in (str(sample), any_bucket.address("in")):
-        reader = KafkaLogReader({"path": path, "topic": "orders"}, source_schema({"batchColumns": "true"}))
+        reader = KafkaLogReader({"path": path, "topic": "orders"}, KafkaLogSource({"batchColumns": "true"}).schema())
         shares = reader.partitions()
         # a task runs in another process
         monkeypatch.setenv(OPTIONS_VARIABLE, "{}")

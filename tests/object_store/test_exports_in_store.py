@@ -20,8 +20,8 @@ from compaction.files.mixed import MixedFileSystem
 from compaction.files.uri import parse_uri
 from compaction.run_report import RunReport
 from tests.commands.test_exports import job
-from tests.files.layouts.aiven_objects import KEY_ID, AivenWriter, new_key
-from tests.files.layouts.exports import LOG_NAME, no_exports_known, objects, require_cryptography, source, write_local_tiered
+from tests.exports.aiven_objects import KEY_ID, AivenWriter, new_key
+from tests.exports.exports import LOG_NAME, no_exports_known, objects, require_cryptography, source, write_local_tiered
 from tests.golden import unpack_backup_sets
 from tests.object_store.fixtures import Bucket, S3Bucket, files, published
 from tests.object_store.local_run import COMPACT, run

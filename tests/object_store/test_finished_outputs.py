@@ -50,9 +50,9 @@ def extra(bucket: Bucket, key: str) -> str:
 
 def read_by_the_source(address: str) -> list[object]:
     """The records of a log as the data source has them."""
-    from compaction.source.data_source import KafkaLogReader, source_schema
+    from compaction.source.data_source import KafkaLogReader, KafkaLogSource
 
-    reader = KafkaLogReader({"path": address, "topic": "orders"}, source_schema({}))
+    reader = KafkaLogReader({"path": address, "topic": "orders"}, KafkaLogSource({}).schema())
     return [row for share in reader.partitions() for batch in reader.read(share) for row in batch.to_pylist()]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.cli.console import COMMANDS, main
+from compaction.cli.console import COMMANDS, load, main
 from compaction.cli.parser import Parser
 from compaction.errors import UsageError
 from compaction.options.option import COMBINATIONS, HIDDEN, Combination, CommandOptions, Option
@@ -18,7 +18,7 @@ from compaction.options.table import GROUPS
 from tests.commands.named_logs import two_topics
 from tests.commands.transcripts import CALLS
 
-OPTIONS: dict[str, CommandOptions[object]] = {each.name: each.load().OPTIONS for each in COMMANDS}
+OPTIONS: dict[str, CommandOptions[object]] = {each: load(each).OPTIONS for each in COMMANDS}
 ROWS = [(command, name) for command, options in OPTIONS.items() for name in options.rows]
 APPLIED = [
     (command, combination)

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.rules.log_view import AbortedTxn
+from tests.kafka.encode import CODECS, Legacy
 from tests.kafka.jars import REFERENCE
 from tests.oracle import compression
 from tests.oracle.records import (
@@ -29,7 +28,6 @@ from tests.oracle.segments import NaiveSegment, SegmentWriter
 from tests.oracle.txns import CleanedTransactions, collect_aborted
 
 _INT_MAX = 2**31 - 1
-_APPEND_TIME = 0x08
 ALWAYS, NEVER, AT_HIGH_WATERMARK = "always", "never", "at high watermark"
 
 
@@ -67,21 +65,9 @@ def _java_sum(one: int, other: int) -> int:
 
 
 @dataclass(frozen=True)
-class NaiveConfig:
-    """The topic's settings that a round uses, under their own names."""
-
-    segment_bytes: int = 1 << 30
-    segment_index_bytes: int = 10 << 20
-    index_interval_bytes: int = 4096
-    delete_retention_ms: int = 86_400_000
-
-
-@dataclass(frozen=True)
 class NaiveRound:
-    """What is cleaned: offsets in [``first_dirty_offset``, ``first_uncleanable_offset``) enter the map.
-
-    A ``high_watermark`` of ``None`` is the log end.
-    """
+    """What is cleaned: offsets in [``first_dirty_offset``, ``first_uncleanable_offset``) enter the map. Settings of the topic
+    have their own names. A ``high_watermark`` of ``None`` is the log end."""
 
     first_dirty_offset: int
     first_uncleanable_offset: int
@@ -90,115 +76,37 @@ class NaiveRound:
     producers: tuple[ProducerEntry, ...] = ()
     rules: NaiveRules = NEWEST
     high_watermark: int | None = None
+    segment_bytes: int = 1 << 30
+    segment_index_bytes: int = 10 << 20
+    index_interval_bytes: int = 4096
+    delete_retention_ms: int = 86_400_000
 
 
-@dataclass
-class NaiveStats:
-    """Those of Kafka's ``CleanerStats`` that a report has, and the number of keys mapped."""
+class NaiveResult(NamedTuple):
+    """The log's segments after the outputs have replaced their sources; the first offset that is not cleaned; the figures of a
+    ``LogReport`` that Kafka's ``CleanerStats`` has, and the number of keys mapped."""
 
-    messages_read: int = 0
-    bytes_read: int = 0
-    messages_written: int = 0
-    bytes_written: int = 0
-    invalid_messages_read: int = 0
-    keys: int = 0
-
-
-@dataclass(frozen=True)
-class NaiveGroup:
-    """The base offsets of the source segments, and the output segment."""
-
-    sources: tuple[int, ...]
-    cleaned: NaiveSegment
-
-
-class Judged(NamedTuple):
-    """The verdict on a batch before its records are read."""
-
-    discard_records: bool
-    retain_empty: bool
-    marker_of_empty_txn: bool
-
-
-@dataclass(frozen=True)
-class NaiveResult:
-    """``end_offset`` is the first offset not cleaned."""
-
-    groups: tuple[NaiveGroup, ...]
+    segments: list[NaiveSegment]
     end_offset: int
-    stats: NaiveStats
+    figures: Mapping[str, int]
 
 
-def clean_log_naively(segments: Sequence[NaiveSegment], config: NaiveConfig, round_: NaiveRound) -> NaiveResult:
+def clean_log_naively(segments: Sequence[NaiveSegment], round_: NaiveRound) -> NaiveResult:
     """Cleans a whole log, given with all of its segments, the active one included.
 
     :raises KafkaRefuses: if Kafka's cleaner throws
     """
-    return _Cleaning(tuple(segments), config, round_).run()
-
-
-def after_round(segments: Sequence[NaiveSegment], result: NaiveResult) -> list[NaiveSegment]:
-    """The log's segments after the outputs have replaced their sources."""
-    sources = {base for group in result.groups for base in group.sources}
-    kept = [segment for segment in segments if segment.base_offset not in sources]
-    return sorted([*kept, *(group.cleaned for group in result.groups)], key=lambda segment: segment.base_offset)
-
-
-def group_segments(
-    segments: Sequence[NaiveSegment], config: NaiveConfig, first_uncleanable_offset: int, rules: NaiveRules = NEWEST
-) -> list[list[NaiveSegment]]:
-    """``Cleaner.groupSegmentsBySize``."""
-    groups: list[list[NaiveSegment]] = []
-    for at, segment in enumerate(segments):
-        following = segments[at + 1].base_offset if at + 1 < len(segments) else first_uncleanable_offset
-        in_range = bool(groups) and following - 1 - groups[-1][0].base_offset <= _INT_MAX
-        if groups and _fits(groups[-1], segment, config) and (in_range or (rules.joins_empty and not segment.log)):
-            groups[-1].append(segment)
-        else:
-            groups.append([segment])
-    return groups
-
-
-def _fits(group: list[NaiveSegment], segment: NaiveSegment, config: NaiveConfig) -> bool:
-    joined = [*group, segment]
-    return (
-        sum(len(member.log) for member in joined) <= config.segment_bytes
-        and sum(len(member.index) for member in joined) <= config.segment_index_bytes
-        and sum(len(member.time_index) for member in joined) <= config.segment_index_bytes
-    )
-
-
-@dataclass
-class _OffsetMap:
-    """``SkimpyOffsetMap`` with keys in place of their hashes."""
-
-    offsets: dict[bytes, int] = field(default_factory=dict)
-    latest_offset: int = -1
-
-    def put(self, key: bytes, record: NaiveRecord) -> None:
-        self.offsets[key] = record.offset
-        self.latest_offset = record.offset
-
-    def supersedes(self, key: bytes, record: NaiveRecord) -> bool:
-        return record.offset < self.offsets.get(key, -1)
-
-
-@dataclass
-class _Filtered:
-    """A batch through ``filterTo``: the retained bytes and the offset for the range check."""
-
-    raw: bytes
-    largest_offset: int
-    records: int
+    return _Cleaning(tuple(segments), round_).run()
 
 
 class _Cleaning:
-    def __init__(self, segments: tuple[NaiveSegment, ...], config: NaiveConfig, round_: NaiveRound) -> None:
+    def __init__(self, segments: tuple[NaiveSegment, ...], round_: NaiveRound) -> None:
         self.segments = segments
-        self.config = config
         self.round = round_
-        self.map = _OffsetMap()
-        self.stats = NaiveStats()
+        #: Kafka's ``SkimpyOffsetMap``, with keys in place of their hashes
+        self.map: dict[bytes, int] = {}
+        self.latest_offset = -1
+        self.figures = dict.fromkeys(("records_before", "bytes_before", "records_after", "bytes_after", "invalid_records"), 0)
         self.txns = CleanedTransactions()
         self.producers = {entry.producer_id: entry for entry in round_.producers}
         self.rules = round_.rules
@@ -207,14 +115,34 @@ class _Cleaning:
         below_dirty = self._values(0, self.round.first_dirty_offset)
         self.legacy_horizon_ms = 0
         if below_dirty:
-            self.legacy_horizon_ms = _java_sum(below_dirty[-1].mtime_ms, -self.config.delete_retention_ms)
+            self.legacy_horizon_ms = _java_sum(below_dirty[-1].mtime_ms, -self.round.delete_retention_ms)
         self._build_map()
-        end_offset = self.map.latest_offset + 1
-        chosen = self._values(0, end_offset)
-        groups = group_segments(chosen, self.config, self.round.first_uncleanable_offset, self.rules)
-        done = tuple(self._clean_group(group) for group in groups)
-        self.stats.keys = len(self.map.offsets)
-        return NaiveResult(done, end_offset, self.stats)
+        end_offset = self.latest_offset + 1
+        sources = self._values(0, end_offset)
+        outputs = [self._clean_group(group) for group in self._groups(sources)]
+        after = [*outputs, *(segment for segment in self.segments if segment not in sources)]
+        after.sort(key=lambda segment: segment.base_offset)
+        return NaiveResult(after, end_offset, {**self.figures, "keys": len(self.map)})
+
+    def _groups(self, segments: Sequence[NaiveSegment]) -> list[list[NaiveSegment]]:
+        """``Cleaner.groupSegmentsBySize``."""
+        groups: list[list[NaiveSegment]] = []
+        for at, segment in enumerate(segments):
+            following = segments[at + 1].base_offset if at + 1 < len(segments) else self.round.first_uncleanable_offset
+            in_range = bool(groups) and following - 1 - groups[-1][0].base_offset <= _INT_MAX
+            may_join = in_range or (self.rules.joins_empty and not segment.log)
+            if groups and self._fits([*groups[-1], segment]) and may_join:
+                groups[-1].append(segment)
+            else:
+                groups.append([segment])
+        return groups
+
+    def _fits(self, joined: list[NaiveSegment]) -> bool:
+        return (
+            sum(len(member.log) for member in joined) <= self.round.segment_bytes
+            and sum(len(member.index) for member in joined) <= self.round.segment_index_bytes
+            and sum(len(member.time_index) for member in joined) <= self.round.segment_index_bytes
+        )
 
     def _values(self, start: int, end: int) -> list[NaiveSegment]:
         """``LogSegments.values``: from the segment that holds ``start`` to the last one that begins below ``end``."""
@@ -230,12 +158,11 @@ class _Cleaning:
     def _build_map(self) -> None:
         start, end = self.round.first_dirty_offset, self.round.first_uncleanable_offset
         dirty = self._values(start, end)
+        self.latest_offset = end - 1 if dirty else -1
         txns = CleanedTransactions()
         txns.add(self._aborted(start, end))
-        for at, segment in enumerate(dirty):
+        for segment in dirty:
             self._map_segment(segment, txns)
-            following = dirty[at + 1].base_offset if at + 1 < len(dirty) else end
-            self.map.latest_offset = following - 1
 
     def _map_segment(self, segment: NaiveSegment, txns: CleanedTransactions) -> None:
         start = self.round.first_dirty_offset
@@ -246,56 +173,45 @@ class _Cleaning:
             discarded = txns.on_batch(batch)
             for record in () if batch.control or discarded else batch.records():
                 if record.key is not None and record.offset >= start:
-                    self.map.put(record.key, record)
-            if batch.last_offset >= start:
-                self.map.latest_offset = batch.last_offset
+                    self.map[record.key] = record.offset
 
-    def _clean_group(self, group: list[NaiveSegment]) -> NaiveGroup:
-        writer = SegmentWriter(group[0].base_offset, self.config.index_interval_bytes)
+    def _clean_group(self, group: list[NaiveSegment]) -> NaiveSegment:
+        writer = SegmentWriter(group[0].base_offset, self.round.index_interval_bytes)
         self.txns.cleaned_index = []
         for at, segment in enumerate(group):
             upper = group[at + 1].base_offset if at + 1 < len(group) else segment.next_offset
             self.txns.add(self._aborted(segment.base_offset, upper))
+            # modified after the delete horizon by modification times
             young = segment.mtime_ms > self.legacy_horizon_ms
             for batch in segment.batches:
-                kept = self._filter(batch, young)
-                self.stats.bytes_read += len(batch.raw)
-                if kept is not None:
-                    writer.append(kept.raw, kept.largest_offset)
-                    self.stats.messages_written += kept.records
-                    self.stats.bytes_written += len(kept.raw)
-        cleaned = writer.close(group[-1].mtime_ms, self.txns.cleaned_index)
-        return NaiveGroup(tuple(segment.base_offset for segment in group), cleaned)
+                self.figures["bytes_before"] += len(batch.raw)
+                for raw, largest_offset in self._filter(batch, young):
+                    writer.append(raw, largest_offset)
+                    self.figures["bytes_after"] += len(raw)
+        return writer.close(group[-1].mtime_ms, self.txns.cleaned_index)
 
-    def _filter(self, batch: NaiveBatch, young: bool) -> _Filtered | None:
-        """``young``: the segment was modified after the delete horizon by modification times."""
-        judged = self._judge(batch, young)
-        if judged.discard_records and not judged.retain_empty:
-            return None
-        retained, dropped = [], False
-        for record in batch.records():
-            self.stats.messages_read += 1
-            if not judged.discard_records and (batch.control or self._retains(batch, record, young)):
-                retained.append(record)
-            else:
-                dropped = True
-        if retained:
-            return self._kept(batch, retained, dropped, judged.marker_of_empty_txn)
-        if not judged.retain_empty:
-            return None
-        if batch.magic < 2:
-            raise KafkaRefuses("an empty batch of magic 0 or 1 would have to stay")
-        return _Filtered(encode_empty(batch), batch.last_offset, 0)
-
-    def _judge(self, batch: NaiveBatch, young: bool) -> Judged:
+    def _filter(self, batch: NaiveBatch, young: bool) -> Iterator[tuple[bytes, int]]:
+        """A batch through ``filterTo``: the retained bytes, if any, and the offset for the range check."""
         can_discard = self.txns.on_batch(batch)
-        horizon = batch.delete_horizon_ms
-        discard = can_discard
-        if batch.control:
-            passed = not young if self.rules.by_mtime else horizon is not None and horizon <= self.round.now_ms
-            discard = can_discard and passed
+        discard = can_discard and (not batch.control or self._may_drop_marker(batch, young))
         retain_empty = self._is_last_record(batch) or self._ends_round(batch)
-        return Judged(discard, retain_empty, can_discard and batch.control)
+        if discard and not retain_empty:
+            return
+        records = batch.records()
+        retained = [each for each in records if not discard and (batch.control or self._retains(batch, each, young))]
+        self.figures["records_before"] += len(records)
+        self.figures["records_after"] += len(retained)
+        if retained:
+            horizon_due = any(record.value is None for record in retained) or (can_discard and batch.control)
+            yield self._kept(batch, retained, len(retained) < len(records), horizon_due)
+        elif retain_empty:
+            if batch.magic < 2:
+                raise KafkaRefuses("an empty batch of magic 0 or 1 would have to stay")
+            yield encode_empty(batch), batch.last_offset
+
+    def _may_drop_marker(self, batch: NaiveBatch, young: bool) -> bool:
+        horizon = batch.delete_horizon_ms
+        return not young if self.rules.by_mtime else horizon is not None and horizon <= self.round.now_ms
 
     def _ends_round(self, batch: NaiveBatch) -> bool:
         end, high_watermark = self.round.first_uncleanable_offset, self.round.high_watermark
@@ -305,18 +221,18 @@ class _Cleaning:
         applies = retains == ALWAYS or (retains == AT_HIGH_WATERMARK and end == high_watermark)
         return applies and batch.next_offset == end
 
-    def _kept(self, batch: NaiveBatch, retained: list[NaiveRecord], dropped: bool, marker_of_empty_txn: bool) -> _Filtered:
+    def _kept(self, batch: NaiveBatch, retained: list[NaiveRecord], dropped: bool, horizon_due: bool) -> tuple[bytes, int]:
+        """``horizon_due``: with a tombstone, or the marker of an empty transaction."""
+        largest = max(record.offset for record in retained)
         if batch.magic < 2 and self.rules.keeps_magic:
-            raw = encode_message_set(batch, retained) if dropped or has_other_magic(batch) else batch.raw
-            return _Filtered(raw, max(r.offset for r in retained), len(retained))
-        tombstones = any(record.value is None for record in retained)
-        new_horizon = (tombstones or marker_of_empty_txn) and batch.delete_horizon_ms is None and not self.rules.by_mtime
+            return encode_message_set(batch, retained) if dropped or has_other_magic(batch) else batch.raw, largest
+        new_horizon = horizon_due and batch.delete_horizon_ms is None and not self.rules.by_mtime
         if batch.magic == 2 and not dropped and not new_horizon:
-            return _Filtered(batch.raw, batch.last_offset, len(retained))
+            return batch.raw, batch.last_offset
         horizon = -1 if batch.delete_horizon_ms is None or self.rules.by_mtime else batch.delete_horizon_ms
         if new_horizon:
-            horizon = _java_sum(self.round.now_ms, self.config.delete_retention_ms)
-        return _Filtered(encode(batch, retained, horizon), max(r.offset for r in retained), len(retained))
+            horizon = _java_sum(self.round.now_ms, self.round.delete_retention_ms)
+        return encode(batch, retained, horizon), largest
 
     def _is_last_record(self, batch: NaiveBatch) -> bool:
         entry = self.producers.get(batch.producer_id)
@@ -327,12 +243,12 @@ class _Cleaning:
         return batch.control and batch.producer_epoch == entry.producer_epoch
 
     def _retains(self, batch: NaiveBatch, record: NaiveRecord, young: bool) -> bool:
-        if record.offset > self.map.latest_offset:
+        if record.offset > self.latest_offset:
             return True
         if record.key is None:
-            self.stats.invalid_messages_read += 1
+            self.figures["invalid_records"] += 1
             return False
-        if self.map.supersedes(record.key, record):
+        if record.offset < self.map.get(record.key, -1):
             return False
         if record.value is not None:
             return True
@@ -350,26 +266,11 @@ def encode_message_set(batch: NaiveBatch, retained: Sequence[NaiveRecord]) -> by
     """What Kafka up to 3.9 writes of a set that loses messages (``MemoryRecordsBuilder``, 3.6.2): the wrapper with the
     ``retained`` ones, their offsets from the first one with magic 1, absolute with magic 0."""
     check_appends(batch, retained)
-    first = retained[0].offset if batch.magic else 0
     append_ms = batch.max_timestamp if batch.log_append_time else None
-    flag = 0 if append_ms is None else _APPEND_TIME
-    inner = b"".join(
-        _message(batch.magic, flag, record.offset - first, record.timestamp if append_ms is None else append_ms, record)
-        for record in retained
-    )
-    largest = max(-1, *(record.timestamp for record in retained)) if append_ms is None else append_ms
-    payload = NaiveRecord(0, 0, None, compression.compress(batch.codec, inner, magic=batch.magic))
-    return _message(batch.magic, batch.codec | flag, retained[-1].offset, largest, payload)
+    return Legacy(retained, batch.magic, CODECS[batch.codec], append_ms).encode(compression.named)
 
 
 def _inner(batch: NaiveBatch) -> list[bytes]:
     if not batch.codec:
         return []
     return inner_messages(compression.decompress(batch.codec, legacy_message(batch.raw).value or b"", magic=batch.magic))
-
-
-def _message(magic: int, attributes: int, offset: int, timestamp: int, record: NaiveRecord) -> bytes:
-    body = struct.pack(">bb", magic, attributes) + (struct.pack(">q", timestamp) if magic else b"")
-    for part in (record.key, record.value):
-        body += struct.pack(">i", -1 if part is None else len(part)) + (part or b"")
-    return struct.pack(">qiI", offset, 4 + len(body), zlib.crc32(body)) + body

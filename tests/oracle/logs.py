@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from compaction.formats.producer_snapshot import ProducerEntry
+from tests.kafka.encode import CODECS, Batch, Legacy, Record
 from tests.oracle import compression
 from tests.oracle.producers import NaiveProducers
-from tests.oracle.records import NaiveBatch, NaiveRecord, decode, encode, encode_empty
+from tests.oracle.records import decode
 from tests.oracle.segments import NaiveSegment, SegmentWriter
 
 ABORT, COMMIT, LEADER_CHANGE = 0, 1, 2
@@ -60,22 +60,17 @@ class LogBuilder:
 
     def batch(self, records: Sequence[Sent], how: Batching = PLAIN) -> int:
         """Appends a batch of magic 2, returns its last offset; no records make a header-only batch of one offset."""
-        sequence = self._next_sequence(how, max(len(records), 1))
-        last = self.next_offset + max(len(records), 1) - 1
-        like = self._like(how, sequence, last, control=False)
-        placed = [NaiveRecord(self.next_offset + at, r.timestamp, r.key, r.value, r.headers) for at, r in enumerate(records)]
-        raw = encode(like, placed, how.horizon_ms, names_as_text=False) if placed else encode_empty(like)
+        count = max(len(records), 1)
+        raw = self._encoded(how, self._placed(records), self.next_offset + count - 1, self._next_sequence(how, count))
         self._append(raw if self.mangle is None else self.mangle(raw))
-        return last
+        return self.next_offset - 1
 
     def marker(self, producer: int, kind: int, how: Batching = PLAIN, *, timestamp: int = 1_000, empty: bool = False) -> int:
         """Appends a control batch of one record (or of none), returns its offset."""
-        offset = self.next_offset
         how = replace(how, producer=producer, transactional=kind in (ABORT, COMMIT))
-        like = self._like(how, -1, offset, control=True)
-        record = NaiveRecord(offset, timestamp, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0))
-        self._append(encode_empty(like) if empty else encode(like, [record], how.horizon_ms))
-        return offset
+        sent = Sent(struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0), timestamp)
+        self._append(self._encoded(how, self._placed([] if empty else [sent]), self.next_offset, control=True))
+        return self.next_offset - 1
 
     def legacy(
         self,
@@ -87,18 +82,10 @@ class LogBuilder:
         inner_magic: int | None = None,
     ) -> int:
         """Appends messages of magic 0 or 1, in one wrapper if there is a codec; returns the last offset."""
-        inner_magic = magic if inner_magic is None else inner_magic
-        flags = 0x08 if log_append_ms is not None and magic else 0
-        first = self.next_offset
-        for at, sent in enumerate(records):
-            if not codec:
-                self._append(legacy_message(first + at, magic, sent, flags))
-        if codec:
-            relative = 0 if magic else first
-            inner = b"".join(legacy_message(relative + at, inner_magic, sent) for at, sent in enumerate(records))
-            time = max(r.timestamp for r in records) if log_append_ms is None else log_append_ms
-            wrapper = Sent(None, compression.compress(codec, inner, magic=magic), time)
-            self._append(legacy_message(first + len(records) - 1, magic, wrapper, flags | codec))
+        placed = self._placed(records)
+        for each in [placed] if codec else [[record] for record in placed]:
+            message_set = Legacy(each, magic, CODECS[codec], log_append_ms, inner_magic, restamps=False)
+            self._append(message_set.encode(compression.named))
         return self.next_offset - 1
 
     def skip(self, offsets: int) -> None:
@@ -147,14 +134,27 @@ class LogBuilder:
         self._state.append(decoded)
         self.next_offset = decoded.next_offset
 
-    def _like(self, how: Batching, sequence: int, last_offset: int, *, control: bool) -> NaiveBatch:
-        attributes = how.codec | (0x08 if how.log_append_ms is not None else 0)
-        attributes |= (0x10 if how.transactional else 0) | (0x20 if control else 0)
-        epoch = how.epoch if how.producer >= 0 else -1
-        time = 1_000 if how.log_append_ms is None else how.log_append_ms
-        return NaiveBatch(
-            b"", 0, 2, self.next_offset, last_offset, attributes, -1, time, how.leader_epoch, how.producer, epoch, sequence
-        )
+    def _placed(self, records: Sequence[Sent]) -> list[Record]:
+        return [Record(self.next_offset + at, r.timestamp, r.key, r.value, r.headers) for at, r in enumerate(records)]
+
+    def _encoded(
+        self, how: Batching, records: Sequence[Record], last_offset: int, sequence: int = -1, *, control: bool = False
+    ) -> bytes:
+        return Batch(
+            records,
+            CODECS[how.codec],
+            self.next_offset,
+            last_offset,
+            how.leader_epoch,
+            how.producer,
+            how.epoch if how.producer >= 0 else -1,
+            sequence,
+            how.transactional,
+            control,
+            how.log_append_ms,
+            how.horizon_ms if records and how.horizon_ms >= 0 else None,
+            None if records else 1_000,
+        ).encode(compression.named)
 
     def _next_sequence(self, how: Batching, count: int) -> int:
         if how.producer < 0:
@@ -162,11 +162,3 @@ class LogBuilder:
         sequence = self._sequences.get((how.producer, how.epoch), 0)
         self._sequences[how.producer, how.epoch] = sequence + count
         return sequence
-
-
-def legacy_message(offset: int, magic: int, sent: Sent, attributes: int = 0) -> bytes:
-    """A message of magic 0 or 1 with its offset and size."""
-    parts = b"".join(struct.pack(">i", -1) if p is None else struct.pack(">i", len(p)) + p for p in (sent.key, sent.value))
-    body = struct.pack(">bB", magic, attributes) + (struct.pack(">q", sent.timestamp) if magic else b"") + parts
-    message = struct.pack(">I", zlib.crc32(body)) + body
-    return struct.pack(">qi", offset, len(message)) + message

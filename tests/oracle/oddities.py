@@ -5,11 +5,10 @@ from __future__ import annotations
 import random
 import struct
 
-import google_crc32c
-
 from tests.damage.harm import reseal
+from tests.kafka.encode import varint
 from tests.oracle import compression
-from tests.oracle.records import HEADER, varint
+from tests.oracle.records import HEADER, Reader
 
 #: names that are not UTF-8: single bytes, truncated, overlong, surrogates; and one that is UTF-8
 BAD_NAMES = (
@@ -30,8 +29,7 @@ def loosen(raw: bytes, rng: random.Random) -> bytes:
         return raw
     body = _Loosener(compression.decompress(codec, raw[HEADER.size :]), rng).records(count)
     counted = raw[_CRC_FROM : HEADER.size] + compression.compress(codec, body)
-    crc = struct.pack(">I", google_crc32c.value(counted))
-    return raw[:8] + struct.pack(">i", 9 + len(counted)) + raw[12:17] + crc + counted
+    return reseal(raw[:8] + struct.pack(">i", 9 + len(counted)) + raw[12:_CRC_FROM] + counted)
 
 
 def spoil(raw: bytes, rng: random.Random) -> bytes:
@@ -61,41 +59,26 @@ def padded(value: int, size: int) -> bytes:
     return shortest[:-1] + bytes([shortest[-1] | 0x80]) + b"\x80" * (more - 1) + b"\0"
 
 
-class _Loosener:
+class _Loosener(Reader):
     def __init__(self, data: bytes, rng: random.Random) -> None:
-        self.data = data
+        super().__init__(data)
         self.rng = rng
-        self.at = 0
 
     def records(self, count: int) -> bytes:
         return b"".join(self._record() for _ in range(count))
 
     def _record(self) -> bytes:
-        self._take()
-        self.at += 1
+        self.varint()
+        self.take(1)
         body = bytes([self.rng.choice((0, 0, 0x55, 0xFF))])
-        body += self._varint(10) + self._varint(5) + self._sized() + self._sized()
-        headers = self._take()
-        body += self._padded(headers, 5) + b"".join(self._sized() for _ in range(2 * headers))
+        body += self._padded(self.varint(), 10) + self._padded(self.varint(), 5) + self._field() + self._field()
+        headers = self.varint()
+        body += self._padded(headers, 5) + b"".join(self._field() for _ in range(2 * headers))
         return self._padded(len(body), 5) + body
 
-    def _take(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self.data[self.at]
-            self.at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return (value >> 1) ^ -(value & 1)
-
-    def _varint(self, longest: int) -> bytes:
-        return self._padded(self._take(), longest)
-
-    def _sized(self) -> bytes:
-        size = self._take()
-        start, self.at = self.at, self.at + max(size, 0)
-        return self._padded(size if size >= 0 else self.rng.choice((-1, -1, -7)), 5) + self.data[start : self.at]
+    def _field(self) -> bytes:
+        size = self.varint()
+        return self._padded(size if size >= 0 else self.rng.choice((-1, -1, -7)), 5) + self.take(max(size, 0))
 
     def _padded(self, value: int, longest: int) -> bytes:
         return padded(value, self.rng.choice((0, 0, 2, 3, longest)))

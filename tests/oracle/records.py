@@ -11,14 +11,12 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-import google_crc32c
-
+from tests.kafka.encode import CODECS, Batch, signed64
 from tests.oracle import compression
 
 NO_TIMESTAMP = -1
 HEADER = struct.Struct(">qiibIhiqqqhii")
 LOG_OVERHEAD = 12
-_ATTRIBUTES_AT = 21
 
 
 class KafkaRefuses(Exception):
@@ -120,54 +118,36 @@ def encode(
     """
     if names_as_text:
         records = [replace(record, headers=tuple((_text(name), value) for name, value in record.headers)) for record in records]
-    modern = original.magic == 2
-    base_offset = original.base_offset if modern else records[0].offset
-    if last_offset is None:
-        last_offset = original.last_offset if modern else records[-1].offset
-    has_horizon = delete_horizon_ms >= 0
-    base_timestamp = delete_horizon_ms if has_horizon else records[0].timestamp
     check_appends(original, records)
-    body = b"".join(_record_bytes(record, base_offset, base_timestamp) for record in records)
-    max_timestamp = original.max_timestamp if original.log_append_time else max(NO_TIMESTAMP, *(r.timestamp for r in records))
-    flags = original.codec | (0x08 if original.log_append_time else 0) | (0x40 if has_horizon else 0)
-    flags |= (0x10 if original.transactional else 0) | (0x20 if original.control else 0)
-    times = (base_timestamp, max_timestamp)
-    return header(original, flags, base_offset, last_offset, times, len(records), compression.compress(original.codec, body))
+    first, last = original.base_offset, original.last_offset
+    if original.magic < 2:
+        first, last = records[0].offset, records[-1].offset
+    batch = Batch(records, CODECS[original.codec], first, last if last_offset is None else last_offset)
+    horizon = delete_horizon_ms if delete_horizon_ms >= 0 else None
+    return _like(original, replace(batch, delete_horizon=horizon))
 
 
 def encode_empty(original: NaiveBatch) -> bytes:
     """The header of an emptied batch (``DefaultRecordBatch.writeEmptyHeader``)."""
-    flags = original.attributes & 0x38
-    times = (NO_TIMESTAMP, original.max_timestamp)
-    return header(original, flags, original.base_offset, original.last_offset, times, 0, b"")
+    first, last = original.base_offset, original.last_offset
+    return _like(original, Batch((), base_offset=first, last_offset=last, max_timestamp=original.max_timestamp))
 
 
-def header(
-    like: NaiveBatch, attributes: int, base_offset: int, last_offset: int, times: tuple[int, int], count: int, body: bytes
-) -> bytes:
-    """A batch of magic 2 with the producer and leader fields of ``like``; ``times`` are base and max timestamp."""
-    fields = (attributes, last_offset - base_offset, *times, like.producer_id, like.producer_epoch, like.base_sequence, count)
-    after_crc = struct.pack(">hiqqqhii", *fields) + body
-    crc = google_crc32c.value(after_crc)
-    return struct.pack(">qiibI", base_offset, 9 + len(after_crc), like.leader_epoch, 2, crc) + after_crc
+def _like(original: NaiveBatch, batch: Batch) -> bytes:
+    """With the kind, producer and leader of ``original``, and the append time that it may have."""
+    return replace(
+        batch,
+        leader_epoch=original.leader_epoch,
+        producer_id=original.producer_id,
+        producer_epoch=original.producer_epoch,
+        base_sequence=original.base_sequence,
+        transactional=original.transactional,
+        control=original.control,
+        log_append_time=original.max_timestamp if original.log_append_time else None,
+    ).encode(compression.named)
 
 
-def signed64(value: int) -> int:
-    """Its value as Java's ``long``."""
-    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-def varint(value: int, bits: int = 64) -> bytes:
-    """Zig-zag, shortest form."""
-    left = ((value << 1) ^ (value >> 63)) & ((1 << bits) - 1)
-    out = bytearray()
-    while left > 0x7F:
-        out.append(left & 0x7F | 0x80)
-        left >>= 7
-    return bytes(out) + bytes([left])
-
-
-class _Reader:
+class Reader:
     """Reads a record's fields in order."""
 
     def __init__(self, data: bytes) -> None:
@@ -208,7 +188,7 @@ def _decode_one(raw: bytes, position: int) -> NaiveBatch:
 def _modern_records(batch: NaiveBatch) -> Iterator[NaiveRecord]:
     if not batch.count:
         return
-    body = _Reader(compression.decompress(batch.codec, batch.raw[HEADER.size :], magic=2))
+    body = Reader(compression.decompress(batch.codec, batch.raw[HEADER.size :], magic=2))
     for _ in range(batch.count):
         body.varint()
         body.take(1)
@@ -258,22 +238,10 @@ def legacy_message(raw: bytes) -> NaiveRecord:
     return NaiveRecord(struct.unpack_from(">q", raw)[0], timestamp, parts[0], parts[1])
 
 
-def _record_bytes(record: NaiveRecord, base_offset: int, base_timestamp: int) -> bytes:
-    body = b"\0" + varint(signed64(record.timestamp - base_timestamp)) + varint(record.offset - base_offset, 32)
-    body += _sized(record.key) + _sized(record.value) + varint(len(record.headers), 32)
-    for name, value in record.headers:
-        body += _sized(name) + _sized(value)
-    return varint(len(body), 32) + body
-
-
 def _text(name: bytes) -> bytes:
     """As Java decodes it: one replacement for a complete or truncated surrogate, for which Python has one for each byte."""
     whole = re.sub(rb"\xed[\xa0-\xbf][\x80-\xbf]?", b"\xef\xbf\xbd", name)
     return whole.decode("utf-8", "replace").encode()
-
-
-def _sized(data: bytes | None) -> bytes:
-    return varint(-1, 32) if data is None else varint(len(data), 32) + data
 
 
 def check_appends(original: NaiveBatch, records: Sequence[NaiveRecord]) -> None:

@@ -18,11 +18,9 @@ from compaction.errors import CompactionError, CorruptLogError, StorageError, Us
 from compaction.exports.new_export import new_export
 from compaction.files.contents import FileDigest
 from compaction.files.filesystem import join
-from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, marker, run_of
-from compaction.files.mixed import MixedFileSystem
-from compaction.files.object_output import CLAIM, OutputFileSystem
+from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, Marker, marker
+from compaction.files.mixed import CLAIM, MixedFileSystem, OutputFileSystem, RemoteFileSystem, open_sequential, require_finished
 from compaction.files.object_store import ObjectOutput, delete_object, list_directory, objects_below, read_whole
-from compaction.files.remote import RemoteFileSystem, open_sequential, require_finished
 from compaction.names import LOG, TopicPartition
 from compaction.output import object_publish
 from compaction.output.object_publish import ObjectTarget, marker_of
@@ -302,7 +300,7 @@ def test_a_replacement_that_is_interrupted_anywhere_leaves_a_whole_output_or_is_
             with suppress(StorageError):
                 publication.commit(source)
             publication.abort()
-        if MARKER in names(out) and run_of((out / MARKER).read_bytes()) != manifest_run(out):
+        if MARKER in names(out) and Marker.parse((out / MARKER).read_bytes()).run != manifest_run(out):
             outcomes.append("unfinished")
             with pytest.raises(UsageError, match="unfinished"):
                 require_finished(place)
@@ -506,10 +504,12 @@ def test_a_live_replacement_over_other_log_directories_is_not_removed(bucket: Pa
 
 
 def test_names_are_those_of_logs_of_log_directories_and_of_the_source(bucket: Path, log: str) -> None:
-    (bucket / "in" / "notes.txt").write_bytes(b"")
+    for name in ("notes.txt", "orders-0/plan.txt"):
+        (bucket / "in" / name).write_bytes(b"")
     own = ObjectTarget(MixedFileSystem(), OUT, "", [SOURCE], known=["sub/old.bin"])
     written = ["orders-0/00000000000000000007.log", "gone-1/00000000000000000000.log.clean.a.0.part", "meta.properties",
-               "notes.txt", "sub/old.bin", MANIFEST, MARKER, "_claim-1", "orders-0/partition.metadata"]  # fmt: skip
+               "notes.txt", "orders-0/plan.txt", "sub/old.bin", MANIFEST, MARKER, "_claim-1",
+               "orders-0/partition.metadata"]  # fmt: skip
     assert own.foreign(written) == []
     others = ["sub/notes.txt", "orders-0/notes.txt", "00000000000000000000.log.txt", "a/orders/00000000000000000000.log"]
     assert own.foreign(others) == sorted(others)

@@ -4,6 +4,7 @@ replaces an earlier one that is unchanged. ``test_object_publish`` has what only
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import pytest
 from compaction.errors import LockedError, StorageError, UsageError
 from compaction.files.filesystem import join
 from compaction.files.local import LocalFileSystem
-from compaction.files.lock import LogDirLock
+from compaction.files.lock import lock_directory
 from compaction.files.manifest import MANIFEST
 from compaction.files.overlay import OverlayFileSystem
 from compaction.log.checkpoint_store import read_checkpoints
@@ -117,6 +118,17 @@ def test_a_run_that_cannot_read_a_checkpoint_leaves_nothing(place: Place) -> Non
     with pytest.raises(StorageError):
         begin(place.source, place.out)
     assert (place.beside(), names(place.root / "out")) == ([], set())
+
+
+def test_a_log_that_is_left_out_leaves_the_files_of_others(place: Place) -> None:
+    publication, source = begin(place.source, place.out, **replacing(1))
+    for topic in ("apples", "zebras"):
+        failed = TopicPartition(topic, 0)
+        publication.leave_out(LogLocation(failed, place.source, join(place.source, str(failed))))
+    publication.commit(source)
+    finished = read_finished(place.out)
+    assert finished is not None
+    assert {entry.path for entry in finished.files} == names(place.root / "out") - {MANIFEST, FINISHED}
 
 
 @pytest.mark.parametrize("name", [SEGMENT, ACTIVE.replace(".log", ".index"), "orders-0/partition.metadata"])
@@ -255,13 +267,34 @@ def test_what_is_written_to_an_output_until_it_is_replaced_is_not_removed(
 
 
 @on_disk
+def test_what_appears_where_an_output_is_to_be_is_replaced_only_if_it_is_an_output(place: Place) -> None:
+    """There was none when the run began."""
+    target = place.root / "out"
+    publication, source = begin(place.source, place.out, **replacing(1))
+    (target / "orders-0").mkdir(parents=True)
+    put_file(target)
+    before = entries(target)
+    with pytest.raises(UsageError, match="this directory has no .*: it is not an output of a run"):
+        publication.commit(source)
+    publication.abort()
+    assert (entries(target), place.beside()) == (before, [])
+    shutil.rmtree(target)
+    publication, source = begin(place.source, place.out, **replacing(2))
+    publish(place.source, f"{place.address}/elsewhere", **replacing(3))
+    (place.root / "elsewhere").rename(target)
+    publication.commit(source)
+    finished = read_finished(place.out)
+    assert finished is not None and finished.request == {"as_of_ms": 2}
+
+
+@on_disk
 def test_a_locked_output_is_exchanged_by_one_system_call(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers that hold the old directory open keep it; there is no time without an output."""
     exchanged, calls = LocalFileSystem.exchange, []
 
     def exchange(self: LocalFileSystem, first: str, second: str) -> bool:
         with pytest.raises(LockedError):
-            LogDirLock.acquire(place.out)
+            lock_directory(place.out)
         done = exchanged(self, first, second)
         calls.append(done and (place.root / "out" / FINISHED).exists())
         return done
@@ -270,7 +303,7 @@ def test_a_locked_output_is_exchanged_by_one_system_call(place: Place, monkeypat
     for number in range(2):
         publish(place.source, place.out, **replacing(number))
     assert (calls, place.beside()) == ([True], [])
-    LogDirLock.acquire(place.out).release()
+    lock_directory(place.out).close()
 
 
 @on_disk

@@ -436,6 +436,15 @@ def test_a_swap_with_a_damaged_output_and_a_lost_source_is_an_error_that_changes
     assert everything(fs) == before
 
 
+def test_a_swap_is_rolled_back_if_a_broker_has_deleted_a_source_since() -> None:
+    """Its retention deletes the oldest segments; they do not come back with the output."""
+    fs = committed_but_not_begun()
+    for base in (0, 100, 200):
+        fs.unlink(join(HERE.path, segment_file(base, LOG)))
+    recover_log(fs, HERE)
+    assert sorted(served(fs, HERE.path)) == [310, 390, 400, 401]
+
+
 def test_a_rollback_keeps_the_indexes_of_sources_that_still_have_their_names() -> None:
     fs = stopped_after("rename 00000000000000000000.log.clean")
     swap = join(HERE.path, segment_file(0, LOG, SWAP))

@@ -19,7 +19,7 @@ from compaction.formats.primitives import FormatError
 from compaction.formats.record_batch import Record
 from compaction.kernels.batches import scan_batches
 from compaction.passes.decoder import Decoder, unwrap
-from tests.formats.test_transcode import converted, messages
+from tests.formats.test_message_set import converted, message_lists
 from tests.kafka.encode import Legacy
 
 LIMIT = 1 << 20
@@ -49,7 +49,7 @@ def inner_entries(wrapper: bytes) -> list[tuple[int, bytes]]:
     return found
 
 
-@given(messages(), st.data(), st.sampled_from([0, 1]), st.sampled_from(["gzip", "snappy", "lz4"]), st.booleans())
+@given(message_lists(), st.data(), st.sampled_from([0, 1]), st.sampled_from(["gzip", "snappy", "lz4"]), st.booleans())
 def test_the_retained_messages_are_unchanged(
     rows: list[Record], data: st.DataObject, magic: int, codec: str, append_time: bool
 ) -> None:
@@ -92,7 +92,7 @@ def test_an_lz4_frame_of_magic_0_has_the_checksum_that_kafka_wrote() -> None:
     assert checksum != xxhash.xxh32_intdigest(header[4:]) >> 8 & 0xFF
 
 
-@given(st.lists(messages(), min_size=1, max_size=4), st.sampled_from([0, 1]), st.sampled_from([0, 1]), st.booleans())
+@given(st.lists(message_lists(), min_size=1, max_size=4), st.sampled_from([0, 1]), st.sampled_from([0, 1]), st.booleans())
 def test_the_records_of_wrappers_are_those_of_the_slow_conversion(
     wrappers: list[list[Record]], magic: int, inner_magic: int, append_time: bool
 ) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+from compaction.config.resolver import TopicConfig
 from compaction.errors import UnsupportedLogError
-from compaction.kernels.slot_table import ENDS, SlotTable
+from compaction.kernels.slot_table import ENDS, WORDS, SlotTable
 from compaction.names import TopicPartition
 from compaction.policies import arrivals as module
 from compaction.policies.arrivals import (
@@ -28,12 +30,11 @@ from compaction.policies.arrivals import (
     Int64s,
 )
 from compaction.policies.over_time import arrival_times, changed, clock, continued, fit, period
-from compaction.policies.replay import Clock, Replay
+from compaction.policies.replay import Replay
 from compaction.policies.result import Effect, Event, Sample
 from compaction.rules.log_view import LogView, Segment
-from tests.kafka.encode import Batch, Record
-from tests.policies.simulated import arrivals_of, config_of
-from tests.policies.stories import Shape, story
+from tests.kafka.encode import Batch, Record, varint
+from tests.policies.evenings import Shape, arrivals_of, config_of, story
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 NOW_MS = FIRST_MS = 20_000 * DAY_MS
@@ -78,7 +79,7 @@ class _Small(SlotTable):
     """Holds few keys."""
 
     def __init__(self, layout: object, *args: object) -> None:
-        super().__init__(ENDS, 5 * 8 * ENDS.words, 0.9, 4)
+        super().__init__(ENDS, 5 * 8 * WORDS[ENDS], 0.9, 4)
 
     @classmethod
     def of_keys(cls, layout: object, keys: int) -> SlotTable:
@@ -153,10 +154,10 @@ def test_periods_are_days_unless_there_are_few() -> None:
 
 def test_each_end_of_a_period_is_a_check() -> None:
     first_ms = NOW_MS + HOUR_MS
-    found = clock(first_ms, first_ms + 3 * DAY_MS, first_ms + DAY_MS, DAY_MS)
-    assert found.ends.tolist() == [first_ms + DAY_MS, NOW_MS + 2 * DAY_MS, NOW_MS + 3 * DAY_MS, first_ms + 3 * DAY_MS]
-    assert set(found.ends.tolist()) <= set(found.checks.tolist())
-    assert found.checks[0] == first_ms and (np.diff(found.checks) > 0).all()
+    checks, ends = clock(first_ms, first_ms + 3 * DAY_MS, first_ms + DAY_MS, DAY_MS)
+    assert ends.tolist() == [first_ms + DAY_MS, NOW_MS + 2 * DAY_MS, NOW_MS + 3 * DAY_MS, first_ms + 3 * DAY_MS]
+    assert set(ends.tolist()) <= set(checks.tolist())
+    assert checks[0] == first_ms and (np.diff(checks) > 0).all()
 
 
 def daily(log_dir: Path, days: int, keys: int) -> tuple[Arrivals, Int64s]:
@@ -237,7 +238,7 @@ def test_what_comes_after_is_cleaned_as_if_it_had_come(tmp_path: Path) -> None:
     config = config_of({"cleanup.policy": "compact", "segment.ms": str(DAY_MS), "min.cleanable.dirty.ratio": "0.3"})
     effects = []
     for arrivals, times in (continued(*short, FIRST_MS + 40 * DAY_MS - 1, 60 * DAY_MS), longer):
-        effects.append(Replay(arrivals, times, config, DAY_MS).run(Clock(ends, ends), "simulated"))
+        effects.append(Replay(arrivals, times, config, DAY_MS).run(ends, ends, "simulated"))
     found, expected = effects
     assert [event.at_ms for event in found.events] == [event.at_ms for event in expected.events]
     # keys of single days have other lengths
@@ -257,19 +258,11 @@ class Stored:
     @property
     def size(self) -> int:
         """Of its batch."""
-        key = 0 if self.key is None else len(self.key)
-        value = 0 if self.value is None else len(self.value)
-        base_ms = self.at_ms if self.horizon_ms is None else self.horizon_ms
-        sizes = [_varint(-1 if self.key is None else key), key, _varint(-1 if self.value is None else value), value]
-        body = 1 + _varint(self.at_ms - base_ms) + 1 + sum(sizes) + 1
-        return 61 + _varint(body) + body
-
-
-def _varint(value: int) -> int:
-    left, size = (value << 1) ^ (value >> 63), 1
-    while left > 0x7F:
-        left, size = left >> 7, size + 1
-    return size
+        base_ms, size = self.at_ms if self.horizon_ms is None else self.horizon_ms, 0
+        for field_ in (self.key, self.value):
+            size += len(varint(-1)) if field_ is None else len(varint(len(field_))) + len(field_)
+        body = 1 + len(varint(self.at_ms - base_ms)) + 1 + size + 1
+        return 61 + len(varint(body)) + body
 
 
 @dataclass
@@ -289,26 +282,10 @@ class Piece:
         return max((record.at_ms for record in self.records), default=self.written_ms)
 
 
-@dataclass(frozen=True)
-class Rules:
-    """The settings of a policy."""
-
-    compacts: bool
-    deletes: bool
-    segment_bytes: int
-    segment_ms: int
-    ratio: float
-    delete_retention_ms: int
-    min_lag_ms: int
-    max_lag_ms: int
-    retention_ms: int
-    retention_bytes: int
-
-
 class Oracle:
     """The log."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: TopicConfig) -> None:
         self._rules, self.pieces, self._end, self._clean_end = rules, list[Piece](), 0, 0
 
     @property
@@ -318,7 +295,7 @@ class Oracle:
     def append(self, record: Stored) -> None:
         rules = self._rules
         active = self.pieces[-1] if self.pieces else None
-        longest_ms = min(rules.segment_ms, rules.max_lag_ms) if rules.compacts else rules.segment_ms
+        longest_ms = min(rules.segment_ms, rules.max_compaction_lag_ms) if rules.cleanup_compact else rules.segment_ms
         if active is not None:
             full = active.size + record.size > rules.segment_bytes
             old = bool(active.records) and record.at_ms - active.records[0].at_ms > longest_ms
@@ -332,8 +309,8 @@ class Oracle:
 
     def check(self, now_ms: int) -> bool:
         """The cleaner, then the deletion of segments; whether the log was cleaned."""
-        cleaned = self._rules.compacts and self._clean(now_ms)
-        if self._rules.deletes:
+        cleaned = self._rules.cleanup_compact and self._clean(now_ms)
+        if self._rules.cleanup_delete:
             self._delete(now_ms)
         return cleaned
 
@@ -341,14 +318,13 @@ class Oracle:
         rules, closed = self._rules, self.pieces[:-1]
         first_dirty = max(self._clean_end, self.pieces[0].base) if self.pieces else 0
         dirty = [piece for piece in closed if piece.base >= first_dirty]
-        overdue = any(piece.records and now_ms - piece.records[0].at_ms > rules.max_lag_ms for piece in dirty)
-        if rules.min_lag_ms:
-            young = next((at for at, piece in enumerate(dirty) if piece.largest_ms > now_ms - rules.min_lag_ms), len(dirty))
-            dirty = dirty[:young]
+        overdue = any(piece.records and now_ms - piece.records[0].at_ms > rules.max_compaction_lag_ms for piece in dirty)
+        if rules.min_compaction_lag_ms:
+            dirty = list(takewhile(lambda piece: piece.largest_ms <= now_ms - rules.min_compaction_lag_ms, dirty))
         dirty_bytes = sum(piece.size for piece in dirty)
         clean_bytes = sum(piece.size for piece in closed if piece.base < first_dirty)
         total = dirty_bytes + clean_bytes
-        if not dirty_bytes or not (dirty_bytes / total > rules.ratio or overdue):
+        if not dirty_bytes or not (dirty_bytes / total > rules.min_cleanable_dirty_ratio or overdue):
             return False
         end = len(closed) - len([piece for piece in closed if piece.base > dirty[-1].base])
         end_offset = self.pieces[end].base
@@ -402,26 +378,19 @@ class Oracle:
 LOGS = 100
 
 
-def policy(chance: random.Random) -> tuple[dict[str, str], Rules]:
-    rules = Rules(
-        compacts=(kind := chance.randrange(3)) != 1,
-        deletes=kind != 0,
-        segment_bytes=chance.choice([300, 700, 3000, 1 << 30]),
-        segment_ms=chance.choice([DAY_MS // 3, DAY_MS, 5 * DAY_MS, 50 * DAY_MS]),
-        ratio=chance.choice([0.0, 0.1, 0.3, 0.5, 0.9]),
-        delete_retention_ms=chance.choice([0, DAY_MS // 2, 3 * DAY_MS]),
-        min_lag_ms=(lag := chance.choice([0, 0, DAY_MS])),
-        max_lag_ms=chance.choice([2**63 - 1, max(lag, 2 * DAY_MS)]),
-        retention_ms=chance.choice([-1, 2 * DAY_MS, 6 * DAY_MS]),
-        retention_bytes=chance.choice([-1, -1, 1000, 4000]),
-    )
-    cleanup = {0: "compact", 1: "delete", 2: "compact,delete"}[kind]
-    return {
-        "cleanup.policy": cleanup, "internal.segment.bytes": str(rules.segment_bytes), "segment.ms": str(rules.segment_ms),
-        "min.cleanable.dirty.ratio": str(rules.ratio), "delete.retention.ms": str(rules.delete_retention_ms),
-        "min.compaction.lag.ms": str(rules.min_lag_ms), "max.compaction.lag.ms": str(rules.max_lag_ms),
-        "retention.ms": str(rules.retention_ms), "retention.bytes": str(rules.retention_bytes),
-    }, rules  # fmt: skip
+def policy(chance: random.Random) -> dict[str, str]:
+    cleanup = chance.choice(["compact", "delete", "compact,delete"])
+    drawn: dict[str, float] = {
+        "internal.segment.bytes": chance.choice([300, 700, 3000, 1 << 30]),
+        "segment.ms": chance.choice([DAY_MS // 3, DAY_MS, 5 * DAY_MS, 50 * DAY_MS]),
+        "min.cleanable.dirty.ratio": chance.choice([0.0, 0.1, 0.3, 0.5, 0.9]),
+        "delete.retention.ms": chance.choice([0, DAY_MS // 2, 3 * DAY_MS]),
+        "min.compaction.lag.ms": (lag := chance.choice([0, 0, DAY_MS])),
+        "max.compaction.lag.ms": chance.choice([2**63 - 1, max(lag, 2 * DAY_MS)]),
+        "retention.ms": chance.choice([-1, 2 * DAY_MS, 6 * DAY_MS]),
+        "retention.bytes": chance.choice([-1, -1, 1000, 4000]),
+    }
+    return {"cleanup.policy": cleanup, **{name: str(value) for name, value in drawn.items()}}
 
 
 def log(chance: random.Random) -> list[Stored]:
@@ -442,16 +411,17 @@ def log(chance: random.Random) -> list[Stored]:
 def test_every_check_is_as_record_by_record(tmp_path: Path, first: int) -> None:
     for number in range(first, first + LOGS):
         chance = random.Random(number)
-        records, (settings, rules) = log(chance), policy(chance)
+        records, settings = log(chance), policy(chance)
+        config = config_of(settings)
         ends = [FIRST_MS + count * DAY_MS // 2 for count in range(1, 40)]
         batches = [Batch([Record(each.offset, each.at_ms, each.key, each.value)]).encode() for each in records]
         assert [len(batch) for batch in batches] == [record.size for record in records]
         arrivals = arrivals_of(tmp_path / str(number), batches)
         times = np.array([record.at_ms for record in records])
-        effect = Replay(arrivals, times, config_of(settings), DAY_MS).run(Clock(np.array(ends), np.array(ends)), "simulated")
+        effect = Replay(arrivals, times, config, DAY_MS).run(np.array(ends), np.array(ends), "simulated")
         cleaned = {event.at_ms for event in effect.events if event.what == "cleaned"}
         ours = [(sample.bytes, sample.segments, sample.at_ms in cleaned) for sample in effect.samples]
-        oracle, expected = Oracle(rules), []
+        oracle, expected = Oracle(config), []
         for end_ms in ends:
             while records and records[0].at_ms <= end_ms:
                 oracle.append(records.pop(0))

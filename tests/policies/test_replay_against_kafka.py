@@ -10,8 +10,7 @@ import pytest
 
 from compaction.policies import arrivals
 from tests.kafka.gateway import Gateway
-from tests.policies.evenings import POLICIES, by_kafka, by_simulation
-from tests.policies.stories import Shape, story
+from tests.policies.evenings import POLICIES, Shape, by_kafka, by_simulation, story
 
 pytestmark = pytest.mark.kafka
 

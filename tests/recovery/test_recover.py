@@ -51,6 +51,10 @@ UNDONE: dict[str, list[tuple[Built, dict[str, str]]]] = {
         (data_segment(200, [200]), dict.fromkeys(KINDS, ".swap")),
     ],
     "a truncated swap": [(TRUNCATED_0, {LOG: ".swap"})],
+    "a piece of a split beside another that is unfinished": [
+        (data_segment(100, [105]), dict.fromkeys(KINDS, ".cleaned")),
+        (data_segment(150, [150]), dict.fromkeys(KINDS, ".swap")),
+    ],
 }
 
 
@@ -92,14 +96,15 @@ def test_the_last_step_of_a_swap_is_finished() -> None:
     assert tree(fs, PATH) == tree(log_with(CLEANED_0, data_segment(200, [200])), PATH)
 
 
-def test_a_swap_whose_sources_are_gone_is_finished_even_beside_an_old_leftover() -> None:
-    fs = three()
+@pytest.mark.parametrize("last", [60, 99], ids=["a gap before it", "offsets go on"])
+def test_a_swap_whose_sources_are_gone_is_finished_even_beside_an_old_leftover(last: int) -> None:
+    fs = log_with(data_segment(0, [5, last]), *(data_segment(base, [base]) for base in (100, 200)))
     put(fs, data_segment(0, [1]), dict.fromkeys(KINDS, ".clean"))
     put(fs, data_segment(100, [150]), dict.fromkeys(KINDS, ".swap"))
     for kind in KINDS:
         fs.rename(name(100, kind), name(100, kind, ".deleted"))
     finish_interrupted_swap(fs, HERE)
-    assert sorted(served(fs, PATH)) == [5, 60, 150, 200]
+    assert sorted(served(fs, PATH)) == [5, last, 150, 200]
 
 
 def test_a_truncated_swap_without_sources_is_an_error() -> None:
@@ -130,9 +135,10 @@ UNCLEAN_TAILS = {
 }
 
 
+@pytest.mark.parametrize("alone", [False, True], ids=["", "the only segment"])
 @pytest.mark.parametrize("tail", [*TAILS.values(), *UNCLEAN_TAILS.values()], ids=[*TAILS, *UNCLEAN_TAILS])
-def test_after_an_unclean_shutdown_the_active_segment_may_end_in_anything_which_is_kept(tail: bytes) -> None:
-    fs = three()
+def test_after_an_unclean_shutdown_the_active_segment_may_end_in_anything_which_is_kept(tail: bytes, alone: bool) -> None:
+    fs = log_with(data_segment(200, [200])) if alone else three()
     active = name(200, LOG)
     size = len(fs.read_bytes(active))
     fs.put(active, fs.read_bytes(active) + tail)

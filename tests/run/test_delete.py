@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from compaction.config.request import CompactionRequest
 from compaction.config.resolver import Resolver
 from compaction.config.sources import read_sets
+from compaction.engine import Job
 from compaction.engines.spark import SparkEngine
-from compaction.errors import CompactionError
 from compaction.files.local import LocalFileSystem
 from compaction.log.read_log import segment_bases
 from compaction.report import LogReport, LogStatus
 from compaction.rules.log_view import LogView
 from compaction.run import prepare
-from compaction.run import run as run_module
 from compaction.run.compact import clean_logs
 from compaction.run.expire import delete_old_segments
-from compaction.run.prepare import LogReadTask, ParallelRead, read_without_recovery
 from compaction.run_report import RunReport
 from tests.formats.test_metadata_log import config as stored_config
 from tests.golden import unpack_sample
@@ -99,26 +97,29 @@ def test_an_unreadable_metadata_log_fails_the_logs_of_its_directory(logs: Path, 
     assert [log.status for log in report.logs if log.log_dir == str(other)] == [LogStatus.CLEANED]
 
 
-def read_by(spy: ParallelRead, request: CompactionRequest) -> None:
-    """A run whose logs are read by this function."""
+def read_by_tasks(request: CompactionRequest) -> tuple[list[Any], list[Any]]:
+    """The inputs and the results of the tasks that read the logs of a run."""
+    tasks, results = list[Any](), list[Any]()
+
+    class Recorded(LocalPasses):
+        def run(self, job: Job, source: Any, work: Callable[..., Any]) -> list[Any]:
+            found = super().run(job, source, work)
+            tasks.extend(task for pack in source for task in pack)
+            results.extend(result for pack in found for result in pack)
+            return found
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prepare, "MANY_SEGMENTS", 1)
-        patch.setattr(run_module, "parallel_read", lambda start: spy)
-        delete_old_segments(LocalPasses, request)
+        delete_old_segments(Recorded, request)
+    return tasks, results
 
 
 def test_producers_expire_by_the_configuration_that_the_broker_stored(logs: Path) -> None:
-    seen: list[int] = []
-
-    def spy(tasks: Sequence[LogReadTask]) -> list[LogView | CompactionError | None]:
-        seen.extend(task.settings.broker.producer_id_expiration_ms for task in tasks)
-        return [None for _ in tasks]
-
     log = max((logs / "__cluster_metadata-0").glob("*.log"))
     stored = stored_config("", "producer.id.expiration.ms", "777", kind=4)
     log.write_bytes(log.read_bytes() + Batch([Record(10**6, 1, None, stored)]).encode())
-    read_by(spy, request(logs, dry_run=True))
-    assert set(seen) == {777}
+    tasks, _ = read_by_tasks(request(logs, dry_run=True))
+    assert {task.settings.broker.producer_id_expiration_ms for task in tasks} == {777}
 
 
 @pytest.mark.spark
@@ -144,14 +145,8 @@ def test_reading_many_logs_by_spark_does_not_change_the_report(
 
 
 def test_a_log_that_needs_recovery_is_not_read_in_parallel(logs: Path) -> None:
-    found: list[object] = []
-
-    def spy(tasks: Sequence[LogReadTask]) -> list[LogView | CompactionError | None]:
-        found.extend(read_without_recovery(LocalFileSystem(), task) for task in tasks)
-        return [None for _ in tasks]
-
     (logs / "clickstream-0" / f"{0:020d}.index").unlink()
-    read_by(spy, request(logs, dry_run=True, topics=("clickstream",)))
+    _, found = read_by_tasks(request(logs, dry_run=True, topics=("clickstream",)))
     assert found[0] is None
     assert isinstance(found[1], LogView)
 

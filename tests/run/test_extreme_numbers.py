@@ -30,7 +30,7 @@ from compaction.run.expire import delete_old_segments
 from tests.certifier.certify import certify
 from tests.local_job import KAFKA, clean_locally, request_for, resolver_of, write_offsets
 from tests.local_passes import LocalPasses
-from tests.oracle.cleaner import NaiveConfig, NaiveRound, after_round, clean_log_naively
+from tests.oracle.cleaner import NaiveRound, clean_log_naively
 from tests.oracle.disk import read_partition, write_partition, write_producers
 from tests.oracle.logs import COMMIT, Batching, LogBuilder, Sent
 from tests.oracle.segments import NaiveSegment
@@ -134,12 +134,10 @@ def test_delete_horizons_wrap_as_kafkas(tmp_path: Path, retention_ms: int) -> No
     config = {**COMPACT, "delete.retention.ms": str(retention_ms)}
     cleaned(tmp_path, {"t": config})
     producers = (ProducerEntry(PRODUCER, 0, 1, 4, 1, NOW_MS, -1, -1),)
-    expected = clean_log_naively(
-        before, NaiveConfig(delete_retention_ms=retention_ms), NaiveRound(0, before[-1].base_offset, NOW_MS, 0, producers)
-    )
+    round_ = NaiveRound(0, before[-1].base_offset, NOW_MS, 0, producers, delete_retention_ms=retention_ms)
     for file in (tmp_path / "t-0").glob("*.deleted"):
         file.unlink()
-    assert read_partition(tmp_path / "t-0") == after_round(before, expected)
+    assert read_partition(tmp_path / "t-0") == clean_log_naively(before, round_).segments
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in settings_of(BROKER_ENTRIES)}))

@@ -21,9 +21,10 @@ from compaction.files.segment_file import Block, SegmentReader
 from compaction.report import LogReport, LogStatus, RunStatus
 from compaction.rules.log_view import LogView
 from compaction.run.compact import clean_logs
+from compaction.run.destination import Destination
 from compaction.run.expire import delete_old_segments
 from compaction.run.log import deletion_report, note_logs_in_use, warn_of_changes
-from compaction.run.prepare import LogAccess, read_logs
+from compaction.run.prepare import read_logs
 from compaction.run_report import RunReport
 from compaction.screen.text_table import Screen
 from compaction.source.read_plan import ReadRequest
@@ -56,7 +57,7 @@ def test_a_changed_log_is_distinguished_from_one_in_use(
     for topic in ("still", "moving"):
         write_log(tmp_path / f"{topic}-0", VALID.files)
     fs = OverlayFileSystem(LocalFileSystem())
-    found = read_logs(LogAccess(fs, fs), request_for(tmp_path, NOW_MS, {"still": {}, "moving": {}}))
+    found = read_logs(Destination(fs), request_for(tmp_path, NOW_MS, {"still": {}, "moving": {}}))
     views = [log.view for log in found if isinstance(log.view, LogView)]
     assert len(views) == 2
     change(tmp_path / "moving-0")

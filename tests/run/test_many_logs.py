@@ -6,7 +6,7 @@ import gc
 import pickle
 import resource
 import tracemalloc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +16,8 @@ import pytest
 
 from compaction.config.request import CompactionRequest
 from compaction.engine import Job
-from compaction.errors import CompactionError
 from compaction.files.local import LocalFileSystem
+from compaction.files.overlay import OverlayFileSystem
 from compaction.log.discover import Selector, discover
 from compaction.log.settings import Settings
 from compaction.report import LogStatus
@@ -25,9 +25,10 @@ from compaction.rules.log_view import LogView
 from compaction.rules.plan import PolicyPlan, plan_policy
 from compaction.run import prepare as prepare_module
 from compaction.run.compact import clean_logs
+from compaction.run.destination import Destination
 from compaction.run.log import skipped_report
-from compaction.run.prepare import LogAccess, LogReadTask, ParallelRead, prepare, read_without_recovery
-from compaction.run.run import Environment, parallel_read
+from compaction.run.prepare import prepare
+from compaction.run.run import Environment
 from tests.disk import WatchedFileSystem
 from tests.local_job import KAFKA, resolver_of
 from tests.local_passes import LocalPasses
@@ -60,20 +61,24 @@ def sent(value: T) -> T:
     return received
 
 
-def in_workers(tasks: Sequence[LogReadTask]) -> list[LogView | CompactionError | None]:
-    return sent([read_without_recovery(LocalFileSystem(), task) for task in sent(tasks)])
+class InWorkers(LocalPasses):
+    """Its tasks are those of other processes, also the shortest ones."""
+
+    def run(self, job: Job, source: Any, work: Callable[..., R]) -> list[R]:
+        assert job.in_workers
+        return sent(super().run(job, sent(source), work))
 
 
-def retained_bytes(log_dir: Path, segments: int, read: ParallelRead | None) -> int:
+def retained_bytes(log_dir: Path, segments: int, start: Callable[[], LocalPasses] | None) -> int:
     """The bytes that a run retains of its logs, their plans and reports."""
     write_many_logs(log_dir, LOGS, segments)
-    call, fs = request(log_dir), LocalFileSystem()
+    call, output = request(log_dir), Destination(OverlayFileSystem(LocalFileSystem()))
 
     def plan(view: LogView, settings: Settings) -> PolicyPlan:
         return plan_policy(view, settings.topic, now_ms=call.as_of_ms)
 
     def planned() -> object:
-        prepared = prepare(LogAccess(fs, fs), call, plan, read)
+        prepared = prepare(output, call, plan, start)
         return prepared, [skipped_report(log.plan) for log in prepared if log.is_planned]
 
     tracemalloc.start()
@@ -86,30 +91,18 @@ def retained_bytes(log_dir: Path, segments: int, read: ParallelRead | None) -> i
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("read", [None, in_workers])
+@pytest.mark.parametrize("start", [None, InWorkers])
 def test_the_memory_of_a_run_is_bounded_by_logs_and_segments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: ParallelRead | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Callable[[], LocalPasses] | None
 ) -> None:
     monkeypatch.setattr(prepare_module, "MANY_SEGMENTS", 1)
     # fills caches
-    retained_bytes(tmp_path / "first", LOGS, read)
-    few = retained_bytes(tmp_path / "few", 2 * LOGS, read)
-    many = retained_bytes(tmp_path / "many", 8 * LOGS, read)
+    retained_bytes(tmp_path / "first", LOGS, start)
+    few = retained_bytes(tmp_path / "few", 2 * LOGS, start)
+    many = retained_bytes(tmp_path / "many", 8 * LOGS, start)
     segment_bytes = (many - few) / (6 * LOGS)
     assert segment_bytes < SEGMENT_BYTES
     assert few / LOGS - 2 * segment_bytes < LOG_BYTES
-
-
-def test_logs_are_read_in_workers() -> None:
-    jobs: list[Job] = []
-
-    class Recorded(LocalPasses):
-        def run(self, job: Job, source: Any, work: Callable[..., R]) -> list[R]:
-            jobs.append(job)
-            return super().run(job, source, work)
-
-    assert parallel_read(Recorded)([]) == []
-    assert [job.in_workers for job in jobs] == [True]
 
 
 def test_logs_of_other_topics_are_not_accessed(tmp_path: Path) -> None:

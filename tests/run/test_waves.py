@@ -16,7 +16,7 @@ from compaction.report import LogStatus
 from compaction.run import waves
 from compaction.run_report import RunReport
 from compaction.screen.amounts import size
-from compaction.screen.steps import STEPS, WAVE, WaveProgress
+from compaction.screen.steps import STEPS, WaveProgress
 from tests.disk import Operation
 from tests.run.small_disk import SmallDisk, after_a_stop, cleaned_logs, files_of, topics, used_bytes
 
@@ -220,7 +220,7 @@ def test_each_wave_begins_with_the_progress_of_the_run(
     with caplog.at_level(logging.INFO, STEPS.name):
         log_bytes = disk.run(6).logs[0].bytes_before
     rate = round(2 * log_bytes / 60)
-    assert [getattr(record, WAVE) for record in caplog.records if hasattr(record, WAVE)] == [
+    assert [record.msg for record in caplog.records if isinstance(record.msg, WaveProgress)] == [
         WaveProgress(1, 3, 0, 6 * log_bytes),
         WaveProgress(2, 3, 2 * log_bytes, 4 * log_bytes, rate, 120.0),
         WaveProgress(3, 3, 4 * log_bytes, 2 * log_bytes, rate, 60.0),

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from compaction.config.entries import MAX_RECORD
 from tests.oracle.random_logs import Flavour, RandomLog, random_log
-from tests.scenarios.language import KNOWN, Round, Scenario
-from tests.scenarios.writer import DAY, T
+from tests.scenarios.language import DAY, KNOWN, Round, Scenario, T
 
 _LATEST_START_MS = T + 100_000
 NEWEST = (4, 4, 0)

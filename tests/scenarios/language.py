@@ -48,9 +48,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tests.kafka.encode import ABORT, COMMIT, Batch, Legacy, Producer, marker
-from tests.scenarios.writer import DAY, HOUR, T, Writer
+from tests.kafka.encode import ABORT, COMMIT, Batch, Legacy, Producer, Record, marker
 
+#: the producer's timestamp of offset 0
+T = 1_700_000_000_000
+HOUR, DAY = 3_600_000, 86_400_000
 #: the times of the rounds
 ROUNDS = (T + 30 * DAY, T + 31 * DAY - 1, T + 31 * DAY)
 #: the modification time of segment files for which the scenario sets no other
@@ -167,12 +169,12 @@ def with_answers(text: str, answers: Mapping[str, Sequence[Sequence[str]]]) -> s
 
 
 def time_of(text: str) -> int:
-    """Milliseconds after the record at offset 0."""
+    """A time relative to the record at offset 0, in ms since the epoch."""
     match = re.fullmatch(r"(-?)((?:\d+(?:ms|d|h|m|s))+)", text)
     if match is None:
         raise ValueError(f"no time: {text!r}")
     parts = re.findall(r"(\d+)(ms|d|h|m|s)", match[2])
-    return (-1 if match[1] else 1) * sum(int(number) * _UNITS[unit] for number, unit in parts)
+    return T + (-1 if match[1] else 1) * sum(int(number) * _UNITS[unit] for number, unit in parts)
 
 
 def keys_of(text: str) -> str | list[bytes | None]:
@@ -191,17 +193,19 @@ def _text(text: str) -> bytes:
 
 
 def _key(text: str) -> bytes | None:
-    if text == '""' or text.startswith("0x"):
-        return _text(text)
-    letter, _, times = text.partition("*")
-    return letter.encode() * int(times or 1)
+    letter, star, times = text.partition("*")
+    return letter.encode() * int(times) if star and not text.startswith("0x") else _text(text)
 
 
 class _Parser:
     """The state of a scenario while its lines are read."""
 
     def __init__(self) -> None:
-        self.scenario, self.writer = Scenario(), Writer()
+        self.scenario = Scenario()
+        #: the next offset, the bytes of a value, and the time of offset 0; each offset is a second later
+        self.offset, self.size, self.time_ms = 0, 20, T
+        #: the next sequence number by producer
+        self.sequences: dict[int, int] = {}
         self.rounds: list[Round] = []
         self.next = Round(0)
         self.segments: list[list[bytes | Batch | Legacy]] = []
@@ -236,19 +240,31 @@ class _Parser:
         else:
             getattr(self, f"_{words[0]}")(*plain, **named)
 
+    def records(self, text: str) -> list[Record]:
+        """A record for each of the keys of a line."""
+        made = []
+        for key in keys_of(text):
+            value: bytes | None = (b"%d:" % self.offset).ljust(self.size, b"v")
+            if isinstance(key, str):
+                value = None if key.isupper() else value
+                key = None if key == "." else key.lower().encode()
+            made.append(Record(self.offset, self.time_ms + self.offset * 1000, key, value))
+            self.offset += 1
+        return made
+
     def _set(self, name: str, *value: str) -> None:
         self.config[name] = " ".join(value)
 
     def _writer(self, size: str = "", time: str = "", offset: str = "") -> None:
         if size:
-            self.writer.size = int(size)
+            self.size = int(size)
         if time:
-            self.writer.time_ms = T + time_of(time)
+            self.time_ms = time_of(time)
         if offset:
-            self.writer.offset = int(offset)
+            self.offset = int(offset)
 
     def _mtime(self, time: str) -> None:
-        self.next = replace(self.next, mtimes={**self.next.mtimes, len(self.segments) - 1: T + time_of(time)})
+        self.next = replace(self.next, mtimes={**self.next.mtimes, len(self.segments) - 1: time_of(time)})
 
     def _version(self, version: str) -> None:
         self.scenario = replace(self.scenario, version=version)
@@ -264,23 +280,26 @@ class _Parser:
         self.segments.append([])
 
     def _batch(self, keys: str = "'", time: str = "", **named: str) -> None:
-        records = self.writer.records(keys_of(keys))
+        records = self.records(keys)
         if time:
-            times = [-1] * len(records) if time == "none" else range(T + time_of(time), 2**62, 1000)
+            times = [-1] * len(records) if time == "none" else range(time_of(time), 2**62, 1000)
             records = [record._replace(timestamp=each) for record, each in zip(records, times, strict=False)]
-        fields: dict[str, Any] = {_FIELDS[name]: _VALUES[name](text) for name, text in named.items() if name != "producer"}
+        fields: dict[str, Any] = {}
         if "producer" in named:
-            fields["producer_id"], fields["producer_epoch"] = _producer(named["producer"])
+            fields["producer_id"], fields["producer_epoch"] = _producer(named.pop("producer"))
+        for name, text in named.items():
+            field_name, read = _FIELDS[name]
+            fields[field_name] = read(text)
         self.segments[-1].append(Batch(records, **fields))
 
     def _record(self, headers: Sequence[str], key: str, offset: str = "", time: str = "", value: str = "") -> None:
         batch = self.segments[-1][-1]
         assert not isinstance(batch, bytes)
         if offset:
-            self.writer.offset = int(offset)
-        (record,) = self.writer.records(keys_of(key))
+            self.offset = int(offset)
+        (record,) = self.records(key)
         if time:
-            record = record._replace(timestamp=T + time_of(time))
+            record = record._replace(timestamp=time_of(time))
         if value:
             record = record._replace(value=None if value == "none" else _text(value))
         pairs = [header.partition("=")[::2] for header in headers]
@@ -289,16 +308,20 @@ class _Parser:
         self.segments[-1][-1] = replace(batch, records=[*batch.records, record])
 
     def _v0(self, keys: str = "'", codec: str = "none", magic: int = 0) -> None:
-        self.segments[-1].append(Legacy(self.writer.records(keys_of(keys)), magic, codec))
+        self.segments[-1].append(Legacy(self.records(keys), magic, codec))
 
     def _v1(self, keys: str = "'", codec: str = "none") -> None:
         self._v0(keys, codec, 1)
 
-    def _sent(self, producer: str, keys: str, codec: str = "none") -> None:
-        self.segments[-1].append(self.writer.sent(_producer(producer), keys, codec=codec))
+    def _sent(self, producer: str, keys: str, codec: str = "none", *, transactional: bool = True) -> None:
+        number, epoch = _producer(producer)
+        first = self.sequences.get(number, 0)
+        self.sequences[number] = first + len(keys)
+        sender: dict[str, Any] = {"producer_id": number, "producer_epoch": epoch, "base_sequence": first}
+        self.segments[-1].append(Batch(self.records(keys), codec, **sender, transactional=transactional))
 
     def _plain(self, producer: str, keys: str) -> None:
-        self.segments[-1].append(self.writer.sent(_producer(producer), keys, transactional=False))
+        self._sent(producer, keys, transactional=False)
 
     def _commit(self, producer: str, **times: str) -> None:
         self._end(producer, COMMIT, **times)
@@ -307,19 +330,19 @@ class _Parser:
         self._end(producer, ABORT, **times)
 
     def _end(self, producer: str, kind: int, time: str = "", horizon: str = "") -> None:
-        (record,) = self.writer.records(".")
-        at = T + time_of(time) if time else record.timestamp
-        horizon_ms = T + time_of(horizon) if horizon else None
+        (record,) = self.records(".")
+        at = time_of(time) if time else record.timestamp
+        horizon_ms = time_of(horizon) if horizon else None
         self.segments[-1].append(marker(record.offset, at, _producer(producer), kind, delete_horizon=horizon_ms))
 
     def _bytes(self, text: str) -> None:
         self.segments[-1].append(bytes.fromhex(text))
 
     def _gap(self, offsets: str) -> None:
-        self.writer.offset += int(offsets)
+        self.offset += int(offsets)
 
     def _clean(self, at: str = "") -> None:
-        now_ms = T + time_of(at) if at else ROUNDS[len(self.rounds)]
+        now_ms = time_of(at) if at else ROUNDS[len(self.rounds)]
         segments = [[_encoded(batch) for batch in segment] for segment in self.segments]
         self.rounds.append(replace(self.next, now_ms=now_ms, segments=segments))
         self.next = replace(self.next, mtimes={}, checkpoint=KNOWN, killed=False, lost=(), lost_ours=())
@@ -334,27 +357,17 @@ class _Parser:
 
 
 _STATE = {"checkpoint": "checkpoint", "high-watermark": "high_watermark", "log-start": "log_start"}
-_FIELDS = {
-    "codec": "codec",
-    "epoch": "leader_epoch",
-    "append_time": "log_append_time",
-    "max_time": "max_timestamp",
-    "base": "base_offset",
-    "last": "last_offset",
-    "sequence": "base_sequence",
-    "in_transaction": "transactional",
-    "horizon": "delete_horizon",
-}
-_VALUES: Mapping[str, Callable[[str], object]] = {
-    "codec": str,
-    "epoch": int,
-    "append_time": lambda text: T + time_of(text),
-    "max_time": lambda text: T + time_of(text),
-    "base": int,
-    "last": int,
-    "sequence": int,
-    "in_transaction": bool,
-    "horizon": lambda text: T + time_of(text),
+#: of a batch: the field of ``Batch``, and what reads it
+_FIELDS: Mapping[str, tuple[str, Callable[[str], object]]] = {
+    "codec": ("codec", str),
+    "epoch": ("leader_epoch", int),
+    "append_time": ("log_append_time", time_of),
+    "max_time": ("max_timestamp", time_of),
+    "base": ("base_offset", int),
+    "last": ("last_offset", int),
+    "sequence": ("base_sequence", int),
+    "in_transaction": ("transactional", bool),
+    "horizon": ("delete_horizon", time_of),
 }
 
 

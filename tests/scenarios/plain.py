@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from compaction.config.entries import MAX_RECORD
 from tests.local_job import KAFKA, TopicConfigs, write_offsets
-from tests.oracle.cleaner import NaiveConfig, NaiveResult, NaiveRound, after_round, clean_log_naively, rules_in
+from tests.oracle.cleaner import NaiveResult, NaiveRound, clean_log_naively, rules_in
 from tests.oracle.disk import read_partition, write_partition, write_producers
 from tests.oracle.producers import NaiveProducers
 from tests.oracle.records import KafkaRefuses, decode
@@ -92,13 +92,12 @@ class PlainLog(NamedTuple):
 
     def clean(self, version: str) -> NaiveResult:
         """:raises KafkaRefuses: if Kafka's cleaner throws"""
-        given = {name: self.config[key] for name, key in _BOUNDS.items() if key in self.config}
-        config = NaiveConfig(**{name: int(value) for name, value in given.items()})
+        given = {name: int(self.config[key]) for name, key in _BOUNDS.items() if key in self.config}
         end, rules = self.first_uncleanable(), rules_in(version)
         oldest_ms = self.now_ms - rules.producer_expiration_ms
         active = tuple(each for each in self.producers.entries.values() if each.last_timestamp_ms > oldest_ms)
-        round_ = NaiveRound(self.first_dirty, end, self.now_ms, self.start, active, rules, self.high_watermark)
-        return clean_log_naively(self.segments, config, round_)
+        round_ = NaiveRound(self.first_dirty, end, self.now_ms, self.start, active, rules, self.high_watermark, **given)
+        return clean_log_naively(self.segments, round_)
 
 
 def _largest_time(segment: NaiveSegment) -> int:
@@ -123,8 +122,9 @@ def plainly(found: Mapping[str, Scenario], version: str = KAFKA, *, include_acti
             try:
                 if log.is_due():
                     result = log.clean(version)
-                    segments, ends[name] = after_round(segments, result), result.end_offset
-                    cleaned[name] = Outcome(result.end_offset, figures=_figures(log, result))
+                    segments, ends[name] = result.segments, result.end_offset
+                    offsets = {"first_dirty_offset": log.first_dirty, "end_offset": result.end_offset}
+                    cleaned[name] = Outcome(result.end_offset, figures={**result.figures, **offsets})
                 _write_anew(partition, segments)
             except KafkaRefuses as refusal:
                 cleaned[name] = Outcome(None, refused=str(refusal))
@@ -132,20 +132,6 @@ def plainly(found: Mapping[str, Scenario], version: str = KAFKA, *, include_acti
         return cleaned, log_dir
 
     return clean
-
-
-def _figures(log: PlainLog, result: NaiveResult) -> dict[str, Any]:
-    stats = result.stats
-    return {
-        "first_dirty_offset": log.first_dirty,
-        "end_offset": result.end_offset,
-        "records_before": stats.messages_read,
-        "records_after": stats.messages_written,
-        "bytes_before": stats.bytes_read,
-        "bytes_after": stats.bytes_written,
-        "invalid_records": stats.invalid_messages_read,
-        "keys": stats.keys,
-    }
 
 
 def _read(partition: Path, scenario: Scenario, now_ms: int, interval: int) -> tuple[list[NaiveSegment], NaiveProducers]:

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from tests.kafka.encode import ABORT, CODECS, COMMIT
 from tests.oracle.records import NaiveBatch, NaiveRecord, decode
-from tests.scenarios.language import KNOWN, ROUNDS, Round, Scenario, parse
-from tests.scenarios.writer import T
+from tests.scenarios.language import KNOWN, ROUNDS, Round, Scenario, T, parse
 
 _PLAIN = re.compile(rb"[A-Za-z0-9:/][A-Za-z0-9:/-]*")
 

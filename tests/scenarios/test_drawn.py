@@ -149,6 +149,13 @@ def test_the_rules_of_a_version_are_those_of_the_plain_cleaner(version: str) -> 
     assert differences_from_plain(ours, {name: one for name, one in found.items() if is_plain(one)}, version) == []
 
 
+@pytest.mark.parametrize(("older", "newer"), [("3.0.2", "3.1.2"), ("3.9.1", "3.9.2"), ("3.9.2", "4.0.2"), ("4.3.1", "4.4.0")])
+def test_random_logs_show_each_change_of_the_rules(older: str, newer: str) -> None:
+    """But for that of 3.0, which a scenario shows (``an-empty-segment-joins-a-far-group-since-3-0``)."""
+    some = dict([*PLAIN.items()][:40])
+    assert differences(*(kept_by(plainly(some, version), some) for version in (older, newer))) != []
+
+
 def test_last_segments_of_exports_are_left_as_by_the_plain_cleaner() -> None:
     plain = kept_by(plainly(PLAIN, include_active=True), PLAIN)
     ours = kept_by(in_place_by(include_active=True), PLAIN)

@@ -121,6 +121,8 @@ def test_the_plain_cleaner_leaves_the_same() -> None:
     read = {name: one for found in compacted.values() for name, one in found.items()}
     assert len(read) > 100
     assert answers(plainly(read), compacted) == {name: ANSWERS[name] for name in read}
+    for name, one in ((name, one) for found in ALL.values() for name, one in found.items() if one.version):
+        assert answers(plainly({name: one}, one.version), {"older": {name: one}}) == {name: one.answers}
 
 
 @pytest.mark.spark

@@ -15,7 +15,7 @@ from tests.conformance import fuzz
 from tests.conformance.growing_logs import GrowingLogs
 from tests.crash import kill, snapshots
 from tests.damage import fuzz as damage
-from tests.files.layouts import exchanged_uploads
+from tests.exports import exchanged_uploads
 from tests.policies import evenings
 from tests.scenarios.language import Scenario, parse, sections
 from tests.trust import error_loop, lying_storage, simulation

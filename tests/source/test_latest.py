@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def test_the_offsets_reached_are_the_start_of_the_next_read(sample: Path) -> Non
 
 
 def test_topics_and_partitions_select_the_logs_of_a_view(sample: Path) -> None:
-    tasks = [part.value for part in reader_of(sample, view="latest", topic="orders", partition="prices-0").partitions()]
+    tasks = [part.value[0] for part in reader_of(sample, view="latest", topic="orders", partition="prices-0").partitions()]
     assert [str(task.topic_partition) for task in tasks] == ["orders-0", "orders-1", "orders-2", "prices-0"]
 
 
@@ -110,7 +111,7 @@ def test_damage_is_an_error_with_its_position(tmp_log_dir: Path) -> None:
 def test_a_spool_returns_the_rows_of_each_part_in_order(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     for memory in (0, 1 << 20):
-        with latest.PartSpool(2, 3, memory) as spool:
+        with closing(latest.PartSpool(2, 3, memory)) as spool:
             expected: list[list[list[int]]] = [[], [], []]
             for size in (0, 5, 40, 1):
                 rows = rng.integers(0, 9, (size, 2)).astype(np.uint64)

@@ -15,10 +15,10 @@ from compaction.log.checkpoint_store import read_checkpoints
 from compaction.log.discover import Selector, discover
 from compaction.log.read_log import ReadOptions, read_log
 from compaction.rules.log_view import Segment
-from compaction.source.data_source import KafkaLogReader, KafkaLogSource, end_offsets, source_schema
+from compaction.source.data_source import KafkaLogReader, KafkaLogSource, end_offsets
 from compaction.source.read_plan import OPTIONS, ReadRequest, first_offset_since, plan_read, positions_of, read_ends
+from tests.exports.exports import local_tiered, upload
 from tests.exports.test_local_tiered import tail
-from tests.files.layouts.exports import local_tiered, upload
 from tests.files.test_lock import held_elsewhere
 from tests.log.logs import data_segment
 from tests.oracle.segments import NaiveSegment
@@ -40,7 +40,7 @@ def test_options_select_topics_and_partitions(sample: Path) -> None:
 
 
 def bytes_to_read(reader: KafkaLogReader) -> int:
-    return sum(part.end - part.start for share in reader.partitions() for part in share.value.slices)
+    return sum(part.end - part.start for share in reader.partitions() for part in share.value[0].slices)
 
 
 def test_options_skip_files_and_parts_of_files(sample: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_directory_without_logs_is_an_error_and_not_an_empty_frame(tmp_path: P
 def test_the_page_documents_every_column_and_option() -> None:
     page = (ROOT / "docs/data-source.md").read_text(encoding="utf-8")
     named = {name.lower() for name in re.findall(r"`([\w.]+)`", page)}
-    columns = {name.lower() for name in source_schema({"batchColumns": "true"}).fieldNames()}
+    columns = {name.lower() for name in KafkaLogSource({"batchColumns": "true"}).schema().fieldNames()}
     assert columns | set(OPTIONS) - {"path", "paths"} <= named
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import compaction
 from compaction.engine import Job
 from compaction.engines import spark as spark_engine
-from compaction.engines.spark import OwnJobs, SparkEngine, cause_in, concurrent_tasks, why_stalled
+from compaction.engines.spark import SparkEngine, cause_in, concurrent_tasks, why_stalled
 from compaction.engines.spark_session import ship_package
 from compaction.errors import CompactionError
 from compaction.options.table import SPARK
@@ -78,7 +78,7 @@ def test_the_package_is_shipped_to_a_session_once(spark: SparkSession) -> None:
 
 
 def test_an_interrupt_cancels_only_the_jobs_of_the_call(spark: SparkSession) -> None:
-    sc, jobs = spark.sparkContext, OwnJobs(spark.sparkContext)
+    sc, jobs = spark.sparkContext, SparkEngine(spark.sparkContext)
     results: list[int] = []
 
     def slow(number: int) -> int:
@@ -232,11 +232,11 @@ def test_a_job_without_a_started_task_says_why(
 ) -> None:
     monkeypatch.setattr(spark_engine, "STALLED_S", 0.2)
     monkeypatch.setattr(spark_engine, "why_stalled", lambda _: "for this reason")
-    with OwnJobs(spark.sparkContext).running():
+    with SparkEngine(spark.sparkContext).running():
         time.sleep(1)
     assert "no task has started for 0 s: for this reason" in caplog.text
     caplog.clear()
-    jobs = OwnJobs(spark.sparkContext)
+    jobs = SparkEngine(spark.sparkContext)
     monkeypatch.setattr(spark_engine, "STALLED_S", 30)
     with jobs.running():
         spark.sparkContext.parallelize([1], 1).map(_number).collect()

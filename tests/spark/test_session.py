@@ -27,8 +27,8 @@ session = build_session("asked name", extra={extra!r})
 ship_package(session)
 sc = session.sparkContext
 def worker(_):
-    from compaction.kernels.cache import process_cache_dir
-    return [sys.executable, os.environ.get("NUMBA_CACHE_DIR"), str(process_cache_dir())]
+    from compaction.kernels.cache import cache_dir
+    return [sys.executable, os.environ.get("NUMBA_CACHE_DIR"), str(cache_dir())]
 print(json.dumps({{
     "conf": dict(sc.getConf().getAll()),
     "app": sc.appName,

@@ -33,8 +33,7 @@ from compaction.startup import (
 )
 from tests.golden import unpack_sample
 from tests.log.logs import data_segment
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.processes import ROOT, run
 
 
 def make_java(home: Path, release: str | None, says: str = "") -> Path:
@@ -93,10 +92,8 @@ def test_the_java_of_this_machine_is_accepted() -> None:
     java_version.require_java()
 
 
-def environment(java_home: Path | None, path: str) -> dict[str, str]:
-    """Without ``spark-submit``'s variables."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "PYSPARK_GATEWAY_PORT")}
-    return {**kept, "PATH": path, "PYTHONPATH": str(ROOT), **({} if java_home is None else {"JAVA_HOME": str(java_home)})}
+#: variables of a process that finds a Java, or whose JVM runs
+JAVA = ("JAVA_HOME", "PYSPARK_GATEWAY_PORT")
 
 
 def log_dir(parent: Path) -> Path:
@@ -124,11 +121,9 @@ def test_a_missing_or_old_java_is_one_line_and_nothing_is_changed(tmp_path: Path
         "mute": f"found one of unknown version at {home}/bin/java",
     }[case]
     before = sorted(logs.rglob("*"))
+    variables = {"PATH": str(tmp_path / "empty")} | ({} if home is None else {"JAVA_HOME": str(home)})
     for command in ("compact", "dry-run") if case == "old" else ("compact",):
-        done = subprocess.run(
-            [sys.executable, "-m", "jobs", command, "--log-dir", logs, "--engine", "spark"],
-            env=environment(home, str(tmp_path / "empty")), capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        done = run(command, "--log-dir", logs, "--engine", "spark", without=JAVA, cwd=ROOT, **variables)
         hint = "install Java 17 or newer and set JAVA_HOME to its directory"
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == f"error: needs Java 17 or newer, {told}; {hint}\n"
@@ -156,7 +151,8 @@ def test_every_command_runs_without_java(tmp_path: Path) -> None:
     ):
         done = subprocess.run(
             [sys.executable, "-c", program, *map(str, command)],
-            env=environment(tmp_path / "gone", str(empty)), capture_output=True, text=True, check=False,
+            env={**os.environ, "PATH": str(empty), "PYTHONPATH": str(ROOT), "JAVA_HOME": str(tmp_path / "gone")},
+            capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert (done.returncode, command[0]) == (0, command[0]), done.stderr
 
@@ -184,10 +180,8 @@ def test_commands_that_need_no_spark_run_without_java(tmp_path: Path) -> None:
         ["dump-log", "--files", segment],
     ]
     for call in calls:
-        done = subprocess.run(
-            [sys.executable, "-m", "jobs", *map(str, call)], env=environment(tmp_path, ""), capture_output=True, check=False
-        )
-        assert (done.returncode, done.stderr) == (0, b"")
+        done = run(*call, without=JAVA, PATH="", JAVA_HOME=str(tmp_path))
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 _PROGRAM = """
@@ -200,7 +194,7 @@ sys.stdin.read()
 
 
 @contextmanager
-def run(parent: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def holder(parent: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """A process with a private directory that holds a file, until its standard input is closed or it is killed."""
     program = _PROGRAM.format(root=str(ROOT), parent=str(parent))
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -212,7 +206,7 @@ def run(parent: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
 
 
 def test_nobody_else_may_enter_and_the_end_of_the_run_removes_it(tmp_path: Path) -> None:
-    with run(tmp_path) as (process, directory):
+    with holder(tmp_path) as (process, directory):
         assert directory.parent == tmp_path
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
         process.communicate()
@@ -220,15 +214,15 @@ def test_nobody_else_may_enter_and_the_end_of_the_run_removes_it(tmp_path: Path)
 
 
 def test_the_next_run_removes_it_if_the_run_was_killed(tmp_path: Path) -> None:
-    with run(tmp_path) as (process, directory):
+    with holder(tmp_path) as (process, directory):
         process.kill()
     assert (directory / "blockmgr-1").is_dir()
-    with run(tmp_path) as (_, other):
+    with holder(tmp_path) as (_, other):
         assert list(tmp_path.iterdir()) == [other]
 
 
 def test_the_directories_of_runs_that_have_not_ended_are_kept(tmp_path: Path) -> None:
-    with run(tmp_path) as (_, first), run(tmp_path) as (_, second):
+    with holder(tmp_path) as (_, first), holder(tmp_path) as (_, second):
         assert (first / "blockmgr-1" / "shuffle_0_0_0.data").is_file()
         assert second.is_dir()
 
@@ -246,7 +240,7 @@ def test_nothing_else_is_removed(tmp_path: Path) -> None:
         (parent / "kafka-log-compaction-local-other").mkdir(0o700)
         os.chown(parent / "kafka-log-compaction-local-other", 65534, 65534)
     before = sorted(tmp_path.rglob("*"))
-    with run(parent) as (process, _):
+    with holder(parent) as (process, _):
         process.communicate()
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -257,10 +251,10 @@ def test_nothing_is_removed_where_others_could_have_renamed_it(tmp_path: Path) -
     renamed.mkdir(parents=True)
     renamed.chmod(0o700)
     shared.chmod(0o777)
-    with run(shared):
+    with holder(shared):
         assert renamed.is_dir()
     shared.chmod(0o1777)
-    with run(shared):
+    with holder(shared):
         assert not renamed.exists()
 
 

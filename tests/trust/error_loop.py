@@ -83,10 +83,10 @@ class FailingFileSystem(WatchedFileSystem):
             raise OSError(self.fault.mode.error, os.strerror(self.fault.mode.error))
 
     def _leave_traces(self, operation: Operation, action: Callable[[], object]) -> None:
-        name, path = operation.name, operation.target if operation.name == "append_copy" else operation.path
+        name, path = operation.name, operation.path
         if name in ("fsync", "close") and self.disk.stat(path) is not None:
             self.disk.inode(path).poisoned = True
-        elif name in ("append", "append_copy") or (name in ("write_file", "copy") and self.fault.mode.lasts):
+        elif name == "append" or (name in ("write_file", "copy") and self.fault.mode.lasts):
             # half of it is written; it remains if nothing can be removed any more
             path = operation.target or path
             before = 0 if self.disk.stat(path) is None else len(self.disk.inode(path).data)

@@ -45,7 +45,7 @@ from tests.trust.scenes import KINDS, LOG_DIR, Ended, Kind, log_path, operations
 
 T = TypeVar("T")
 _READS = frozenset(("read", "pread"))
-_WRITES = frozenset(("append", "append_copy", "write_file", "copy", "link"))
+_WRITES = frozenset(("append", "write_file", "copy", "link"))
 _SYNCS = frozenset(("fsync", "close", "fsync_dir"))
 
 
@@ -233,7 +233,7 @@ class LyingFileSystem(WatchedFileSystem):
         if self._injected and self.harm.on_disk:
             found = self.disk.stat(operation.path)
             path = operation.path if found is None else self.harm.before.get(found.inode, ("", b""))[0]
-            looks = operation.name in ("read", "append_copy", "copy") or (operation.name == "stat" and self.harm.other_size)
+            looks = operation.name in ("read", "copy") or (operation.name == "stat" and self.harm.other_size)
             if looks and path in self.harm.always:
                 self.harm.looked.add(path)
             if operation.name == "listdir" and self.lie is Lie.REMOVED:

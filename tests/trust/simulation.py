@@ -404,7 +404,7 @@ class World:
             with schedule.uninterrupted(actor) if habits.start_is_one_step else nullcontext():
                 broker.start()
             broker.serve()
-            lock.release()
+            lock.close()
             return "served"
 
         actor.work = live

@@ -10,12 +10,12 @@ import random
 import threading
 import uuid
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from compaction.errors import LockedError
-from compaction.files.filesystem import Chunk, Lock
+from compaction.files.filesystem import Chunk
 from tests.disk import FaultyFileSystem, WatchedFileSystem, WatchedOutput
 
 #: waits for the turn; takes the operation's name and its path
@@ -67,7 +67,7 @@ class ActorFiles(WatchedFileSystem):
     def write_file(self, path: str, data: bytes, *, like: str | None = None, mtime_ns: int | None = None) -> None:
         output = self.create(path, like)
         output.write([data])
-        output.close(sync=False, mtime_ms=None if mtime_ns is None else mtime_ns // 1_000_000)
+        output.close(sync=False, mtime_ns=mtime_ns)
 
     def link_new(self, path: str, data: bytes, like: str) -> bool:
         temporary = f"{path}.{uuid.uuid4().hex}.tmp"
@@ -85,9 +85,11 @@ class ActorFiles(WatchedFileSystem):
     def fsync_dir(self, path: str) -> None:
         """Nothing is lost here. No turn is taken: the operation has no visible effect."""
 
-    def lock(self, log_dir: str, *, shared: bool = False) -> Lock:
+    def lock(self, log_dir: str, *, shared: bool = False) -> ExitStack:
         self.do("lock", log_dir, lambda: self.locks.take(self.domain, log_dir, self.who, shared=shared))
-        return HeldLock(self, log_dir)
+        held = ExitStack()
+        held.callback(self.do, "unlock", log_dir, lambda: self.locks.drop(self.who, log_dir))
+        return held
 
     def lock_holder(self, log_dir: str) -> str | None:
         return self.do("lock?", log_dir, lambda: self.locks.holder(self.domain, log_dir, self.who))
@@ -105,20 +107,6 @@ class ActorOutput(WatchedOutput):
             data = b"".join(chunks)
             self._inner.write([data[: len(data) // 2]])
             raise
-
-    def copy_from(self, path: str) -> None:
-        self.write([self._fs.read_bytes(path)])
-
-
-class HeldLock:
-    """A lock of the table."""
-
-    def __init__(self, files: ActorFiles, log_dir: str) -> None:
-        self._files, self._log_dir = files, log_dir
-
-    def release(self) -> None:
-        files = self._files
-        files.do("unlock", self._log_dir, lambda: files.locks.drop(files.who, self._log_dir))
 
 
 class Actor:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from compaction.formats.producer_snapshot import write_snapshot
-from tests.files.layouts.aiven_objects import KEY_ID, AivenWriter, new_key
+from tests.exports.aiven_objects import KEY_ID, AivenWriter, new_key
 from tools.benchmark.__main__ import _JOB, apart
 from tools.benchmark.generate import Profile, write_log
 from tools.benchmark.machine import machine

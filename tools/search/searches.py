@@ -16,7 +16,7 @@ from tests.conformance.growing_logs import GrowingLogs
 from tests.conformance.growing_logs import random_logs as random_growing_logs
 from tests.crash import kill, snapshots
 from tests.damage import fuzz as damage
-from tests.files.layouts import exchanged_uploads
+from tests.exports import exchanged_uploads
 from tests.kafka.gateway import Gateway, shared_gateway
 from tests.kafka.jars import KAFKA_TOOLS, REFERENCE, TOOLS_RELEASE, VERSIONS
 from tests.passes.test_repeated_tasks import problems_of

@@ -25,7 +25,7 @@ from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
 from compaction.formats.message_set import iter_batches
 from compaction.formats.producer_snapshot import write_snapshot
 from compaction.formats.record_batch import BatchHeader
-from tests.files.layouts.aiven_objects import end_offset
+from tests.exports.aiven_objects import end_offset
 from tests.golden import AIVEN_OBJECTS, unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.log.logs import build, data_batch
@@ -49,7 +49,7 @@ def require_cryptography() -> None:
 def no_exports_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Addresses and keys of other tests do not apply."""
     monkeypatch.setenv(KEYS_VARIABLE, "")
-    monkeypatch.setattr(aiven_objects, "KEPT", aiven_objects.KeptChunks())
+    monkeypatch.setattr(aiven_objects, "KEPT", aiven_objects.KeptBytes(64 << 20))
     data_keys.data_key.cache_clear()
     with call():
         yield

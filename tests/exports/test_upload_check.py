@@ -16,10 +16,10 @@ from compaction.files.calls import KEYS_VARIABLE
 from compaction.files.uri import add_tail
 from compaction.formats.indexes import TXN_ROW, write_txn_index
 from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
+from tests.exports.aiven_objects import KEY_ID
+from tests.exports.exchanged_uploads import EPOCHS, LAYOUTS, Export, exchange, problems
+from tests.exports.exports import Epochs, no_exports_known
 from tests.exports.test_local_tiered import tail
-from tests.files.layouts.aiven_objects import KEY_ID
-from tests.files.layouts.exchanged_uploads import EPOCHS, LAYOUTS, Export, exchange, problems
-from tests.files.layouts.exports import Epochs, no_exports_known
 from tests.log.logs import data_batch
 
 __all__ = ["no_exports_known"]

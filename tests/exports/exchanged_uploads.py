@@ -16,8 +16,8 @@ import pytest
 from compaction.errors import CorruptLogError
 from compaction.files.filesystem import join
 from compaction.files.mixed import MixedFileSystem
-from tests.files.layouts.aiven_objects import AivenWriter, new_key
-from tests.files.layouts.exports import Epochs, aiven, local_tiered, require_cryptography, write_local_tiered, write_log
+from tests.exports.aiven_objects import AivenWriter, new_key
+from tests.exports.exports import Epochs, aiven, local_tiered, require_cryptography, write_local_tiered, write_log
 
 AIVEN = ("aiven", "aiven zstd", "aiven encrypted")
 LAYOUTS = ("local-tiered", *AIVEN)

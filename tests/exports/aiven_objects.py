@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compaction.exports.aiven_objects import ChunkCoding, encoded, encrypted
-from compaction.exports.aiven_writer import _chunk_index, _positions, _Style
+from compaction.exports.aiven_writer import _chunk_index, _positions
 from compaction.exports.lineage import within
 from compaction.files.data_keys import DATA_KEY_BYTES, _wrap
 from compaction.formats.checkpoints import parse_leader_epochs
@@ -66,7 +66,7 @@ class AivenWriter:
         path.with_suffix(".indexes").write_bytes(b"".join(data for data in sections.values() if data))
         manifest = {
             "version": "1",
-            "chunkIndex": _chunk_index(log.stat().st_size, _Style({}, self.chunk_bytes, coding), sizes),
+            "chunkIndex": _chunk_index(log.stat().st_size, self.chunk_bytes, coding, sizes),
             "segmentIndexes": {name: at for name, at in _positions(sections).items() if at is not None},
             "compression": self.compressed,
             **({} if self.key is None else {"encryption": _encryption(self.key, coding)}),
