@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from compaction.certifier.certificate import MOST_NAMED, Findings, LogCertificate, Status, VerifyReport, Violation
+from compaction.certifier.certificate import MOST_NAMED, Findings, LogCertificate, Remains, Status, VerifyReport, Violation
 from compaction.certifier.erasure_certificate import (
     Certified,
     certify_erasure,
@@ -305,6 +305,16 @@ def test_one_violated_log_decides_the_status_of_all(logs: tuple[LogCertificate, 
     document = json.loads(report.to_json())
     assert document["kafka_versions"] == {"Kafka 3.9 (--kafka-version)": len(logs)}
     assert (document["status"], document["totals"]["logs"], len(document["logs"])) == (status.value, len(logs), len(logs))
+
+
+@pytest.mark.parametrize("logs", [(), (LogCertificate("a", 0, Status.INCOMPLETE),)], ids=["", "beside an incomplete log"])
+@pytest.mark.parametrize(("records", "status"), [(2, Status.INCOMPLETE), (0, Status.HOLDS), (None, Status.HOLDS)])
+def test_keys_in_files_that_an_erasure_does_not_reach_make_it_incomplete(
+    logs: tuple[LogCertificate, ...], records: int | None, status: Status
+) -> None:
+    report = VerifyReport(1, logs, elsewhere=(Remains("/logs/old.log", records),))
+    assert report.status is (Status.INCOMPLETE if logs else status)
+    assert report.to_dict()["elsewhere"] == [{"path": "/logs/old.log", "records": records}]
 
 
 def test_all_violations_are_counted_and_those_with_the_lowest_offsets_are_named() -> None:
