@@ -103,7 +103,7 @@ def check_log_dirs(request: CompactionRequest, cleaner: CleanerLog | None, *, qu
         logs_of_dir = [log for log in logs if log.location.log_dir == log_dir]
         yield from _directory(files, log_dir, logs_of_dir, request.as_of_ms)
         for log in logs_of_dir:
-            yield from _log(fs, log, None if quick else files, cleaner)
+            yield from _log(fs, log, cleaner, quick=quick)
     if cleaner is not None:
         yield from _broker_log(cleaner, logs)
 
@@ -159,9 +159,9 @@ def _leftovers(files: FileSystem, log_dir: str, logs: Sequence[Log], now_ms: int
         yield Check(log_dir, "clock", State.BAD, message, "set the clock of this machine, or give --as-of")
 
 
-def _log(fs: FileSystem, log: Log, files: FileSystem | None, cleaner: CleanerLog | None) -> Iterator[Check]:
+def _log(fs: FileSystem, log: Log, cleaner: CleanerLog | None, *, quick: bool) -> Iterator[Check]:
     name, path, plan = log.location.topic_partition, log.location.path, log.compaction if log.is_planned else None
-    damage = _damage(fs, log, None if files is None else plan)
+    damage = _damage(fs, log, None if quick else plan)
     if damage is not None:
         yield damage
     if cleaner is not None and name in cleaner.uncleanable:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from compaction.cli import execution, log_lines
 from compaction.commands.runs import provenance
@@ -29,17 +29,8 @@ from compaction.options.table import (
     DryRunOptions,
 )
 from compaction.options.values import Texts, read_duration, read_size
-from compaction.policies.comparison import (
-    ComparedLog,
-    Comparison,
-    OutcomeStatus,
-    comparison_metrics,
-    explanation_lines,
-    explanations_to_json,
-)
+from compaction.policies.comparison import Comparison, OutcomeStatus, comparison_metrics
 from compaction.policies.result import OverTime, simulation_metrics
-from compaction.results import Result
-from compaction.screen.text_table import Screen
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -152,33 +143,13 @@ def _span(inputs: Inputs) -> Span:
     return Span(first_ms, last_ms, every_ms, ahead_ms or 0, read_size("--fit", inputs["fit"]))
 
 
-@dataclass(frozen=True)
-class _Explained(Result):
-    """The result of ``--explain``."""
-
-    logs: Sequence[ComparedLog]
-    as_of_ms: int
-    origin: Mapping[str, Any]
-
-    @property
-    def exit_code(self) -> int:
-        return execution.FAILED if any(log.error is not None for log in self.logs) else 0
-
-    def to_json(self) -> str:
-        return explanations_to_json(self.logs, self.as_of_ms, self.origin)
-
-    def print_on(self, screen: Screen) -> None:
-        screen.print(explanation_lines(self.logs, screen.style))
-
-
 def _explain(arguments: argparse.Namespace) -> int:
     """Explains the logs in this process, from indexes and batch headers only."""
     from compaction.policies import compare_policies
 
     inputs = Inputs.of(OPTIONS, OPTIONS.complete(vars(arguments)), log_dirs=arguments.log_dirs)
     request = comparison_request(inputs, arguments.explain)
-    logs = compare_policies.explain(request)
-    return execution.finish(_Explained(logs, request.base.as_of_ms, provenance(inputs)), arguments)
+    return execution.finish(replace(compare_policies.explain(request), origin=provenance(inputs)), arguments)
 
 
 def _body(arguments: argparse.Namespace) -> int:

@@ -182,8 +182,7 @@ def _pack(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, _SCHEMA) as writer:
         writer.write_table(table)
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed
+    return bytes(sink.getvalue())
 
 
 @dataclass(frozen=True)

@@ -127,11 +127,11 @@ class _KeyErasure(Command):
     """The command, and the method of each wave: pass 1 narrows the plans to segments with matches."""
 
     doing = "looking for keys in"
-    runner: Engine
+    #: of the wave
+    _cleaner: Cleaner
 
     def __init__(self, request: ErasureRequest, start: Callable[[], Engine]) -> None:
         self._request, self._base, self._erasure, self._start = request, request.base, request.erasure, start
-        self._slice_bytes = 0
         #: of each log the erased keys, and those in its last segment, from which nothing is erased
         self._found: dict[LogLocation, tuple[FoundKeys, FoundKeys]] = {}
         #: of the wave: compressed survivor entries by slice, if it has matches, and the number of distinct keys by log
@@ -163,8 +163,7 @@ class _KeyErasure(Command):
         return PolicyPlan(plan)
 
     def method(self, cleaner: Cleaner) -> _KeyErasure:
-        self.runner, self._slice_bytes = cleaner.runner, cleaner.sizes.slice_bytes
-        self._matches, self._key_counts = {}, {}
+        self._cleaner, self._matches, self._key_counts = cleaner, {}, {}
         return self
 
     def scan(self, cleaner: Cleaner) -> None:
@@ -172,10 +171,10 @@ class _KeyErasure(Command):
         slices = [part for log in cleaner.unfailed for part in log.slices]
         settings = cleaner.limits.map_settings(cleaner.runner.cores)
         matches_of: dict[int, list[SliceMatches]] = {log.number: [] for log in cleaner.unfailed}
-        tasks = pack(slices, size_of, self._slice_bytes)
+        tasks = pack(slices, size_of, cleaner.sizes.slice_bytes)
         job = Job.reading("pass 1", f"pass 1: look for keys in {len(slices)} slices", tasks)
         for number, matcher in enumerate(matchers(self._erasure, settings) if slices else ()):
-            results = self.runner.run(job, tasks, partial(match_slices, settings=settings, matcher=matcher))
+            results = cleaner.runner.run(job, tasks, partial(match_slices, settings=settings, matcher=matcher))
             matches = [slice_matches for of_task in results for slice_matches in of_task]
             if not number:
                 cleaner.add_up(cleaner.unfailed, [slice_matches.summary for slice_matches in matches])
@@ -226,22 +225,17 @@ class _KeyErasure(Command):
         plan, view = log.compaction, log.compaction.view
         log.txn_index = tuple(group.segments[0].aborted_txns for group in plan.groups)
         log.context = CleanContext(
-            first_dirty_offset=view.log_end_offset,
-            latest_offset=view.log_end_offset - 1,
-            delete_retention_ms=0,
-            legacy_delete_horizon_ms=_NO_HORIZON_MS,
-            index_interval_bytes=plan.config.index_interval_bytes,
+            first_dirty_offset=view.log_end_offset, latest_offset=view.log_end_offset - 1, delete_retention_ms=0,
+            legacy_delete_horizon_ms=_NO_HORIZON_MS, index_interval_bytes=plan.config.index_interval_bytes,
             rules=ErasureRules.of(plan, tombstones=self._erasure.tombstones),
-            directory=log.directory,
-            bytes_per_second=cleaner.task_rate,
-            files=cleaner.limits.files,
-        )
+            directory=log.directory, bytes_per_second=cleaner.task_rate, files=cleaner.limits.files,
+        )  # fmt: skip
 
     def clean(self, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], *, writes: bool) -> CleanedParts[PartResult]:
         matched = [(part, [packed for slice_ in part.slices for packed in self._matches.get(slice_.id, ())]) for part in parts]
-        tasks = pack(matched, lambda task: task[0].size_bytes, self._slice_bytes)
+        tasks = pack(matched, lambda task: task[0].size_bytes, self._cleaner.sizes.slice_bytes)
         job = pass_2(parts, [[part for part, _ in task] for task in tasks], writes=writes)
-        results = self.runner.run(job, tasks, partial(_clean_parts, logs=dict(logs), dry_run=not writes))
+        results = self._cleaner.runner.run(job, tasks, partial(_clean_parts, logs=dict(logs), dry_run=not writes))
         return CleanedParts([result for of_task in results for result in of_task], self._key_counts)
 
     def swapped(self, output: Destination, log: Log) -> DurableSteps[None]:
@@ -439,16 +433,10 @@ def plan_erasure(view: LogView, config: TopicConfig, rules: KafkaRules, *, inclu
         # the batch before the active segment may end below its base
         end_offset = max((segment.next_offset for segment in view.segments[:-1]), default=view.segments[-1].base_offset)
     return LogPlan(
-        view=view,
-        config=config,
-        verdict=Verdict.CLEAN,
-        reason="",
-        first_dirty_offset=view.segments[0].base_offset if view.segments else 0,
-        first_uncleanable_offset=end_offset,
+        view=view, config=config, verdict=Verdict.CLEAN, reason="", rules=rules, compacts=False,
+        first_dirty_offset=view.segments[0].base_offset if view.segments else 0, first_uncleanable_offset=end_offset,
         groups=tuple(Group((segment,)) for segment in examined),
-        rules=rules,
-        compacts=False,
-    )
+    )  # fmt: skip
 
 
 def narrowed(plan: LogPlan, bases: frozenset[int], reason: str) -> LogPlan:

@@ -65,14 +65,9 @@ def erased_report(log: Log, records: int, remaining: int) -> LogReport:
         return replace(skipped, reason=plan.reason + tiered, reason_code=code, remaining_records=remaining)
     report = cleaned_report(log.plan, log)
     return replace(
-        report,
-        reason=plan.reason + tiered,
-        superseded_records=0,
-        tombstones_removed=0,
-        erased_records=records,
-        remaining_records=remaining,
-        deleted_bytes=0,
-    )
+        report, reason=plan.reason + tiered, superseded_records=0, tombstones_removed=0, erased_records=records,
+        remaining_records=remaining, deleted_bytes=0,
+    )  # fmt: skip
 
 
 def erasure_document(erasure: Erasure, keys: FoundKeys, resumed: Sequence[LogLocation], notes: Sequence[str]) -> dict[str, Any]:

@@ -120,8 +120,7 @@ class SliceMatches:
 def unpacked(packed: Iterable[bytes]) -> Packed:
     """The survivor entries, ``DROPPED``, of several ``SliceMatches.packed``: uint64[n]."""
     parts = [np.cumsum(np.frombuffer(zlib.decompress(part), np.uint64), dtype=np.uint64) for part in packed]
-    words: Packed = np.concatenate([np.empty(0, np.uint64), *parts])
-    return words
+    return np.concatenate([np.empty(0, np.uint64), *parts])
 
 
 def match_slices(slices: Sequence[Slice], settings: MapSettings, matcher: Matcher) -> list[SliceMatches]:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib.metadata import EntryPoint, distributions
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 from compaction.errors import CompactionError, UsageError
 from compaction.files.filesystem import File, FileRange, FileStat, ReadableFileSystem
@@ -35,7 +35,6 @@ FORMAT, UNCOMMITTED = "format", "uncommitted"
 #: why tiered storage is never changed in place
 METADATA_ELSEWHERE = "the cluster's own metadata of these objects would no longer be true"
 
-T = TypeVar("T")
 #: the content of a small file, read when it is needed
 Load = Callable[[], bytes]
 
@@ -234,7 +233,9 @@ class Layouts:
             raise UsageError(f"{entry.value} is not an ExportLayout", hint=f"correct the entry point {name} of its package")
         if name in OWN:
             return layout
-        return replace(layout, reader=_checked(entry, layout.reader), target=_checked(entry, layout.target))
+        checked: Any = partial(_Checked, entry)
+        reader = _errors_of(entry)(lambda place: checked(layout.reader(place)))
+        return replace(layout, reader=reader, target=_errors_of(entry)(lambda options: checked(layout.target(options))))
 
     def __contains__(self, name: object) -> bool:
         return name in OWN or (isinstance(name, str) and bool(LAYOUT_NAME.fullmatch(name)) and name in self._installed[0])
@@ -251,14 +252,6 @@ class Layouts:
         return LayoutFileSystem(files)
 
 
-def _checked(entry: EntryPoint, make: Callable[[T], object]) -> Callable[[T], Any]:
-    def checked(argument: T) -> _Checked:
-        with _errors_of(entry):
-            return _Checked(entry, make(argument))
-
-    return checked
-
-
 class _Checked:
     """A reader or target of a plug-in, whose methods raise errors of this package only."""
 
@@ -268,14 +261,7 @@ class _Checked:
     def __getattr__(self, name: str) -> Any:
         with _errors_of(self._entry):
             value = getattr(self._made, name)
-        if not callable(value):
-            return value
-
-        def checked(*args: Any) -> Any:
-            with _errors_of(self._entry):
-                return value(*args)
-
-        return checked
+        return _errors_of(self._entry)(value) if callable(value) else value
 
 
 @contextmanager

@@ -142,7 +142,6 @@ class AivenReader:
         )
 
     def _section(self, upload: _Upload, name: str) -> bytes:
-        """A section of ``.indexes``."""
         path, section = upload.path + INDEXES, upload.manifest.sections[name]
         if not section.size:
             return b""
@@ -196,7 +195,6 @@ class _Indexes:
             self._order[path] = [following for following, end in zip(later, ends, strict=True) if end <= _FETCHED_BYTES]
 
     def read(self, path: str) -> bytes:
-        """All bytes of an object."""
         with self._lock:
             data = self._kept.get(path)
             if data is None:

@@ -15,7 +15,7 @@ import base64
 import json
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from threading import Lock
@@ -171,15 +171,10 @@ def _epochs(fields: _Fields, start_offset: int) -> tuple[EpochEntry, ...]:
 
 
 def _chunks(fields: _Fields) -> ChunkIndex:
-    index = _chunk_index(fields)
-    if min(index.size, index.chunk_bytes) > MAX_CHUNK_BYTES:
-        problem = f"has chunks of {index.chunk_bytes} bytes, at most {MAX_CHUNK_BYTES} are supported"
-        raise UnsupportedLogError(problem, path=fields.path, hint="upload the segments with a smaller chunk.size")
-    return index
-
-
-def _chunk_index(fields: _Fields) -> ChunkIndex:
     size, chunk_bytes = fields.number("originalFileSize", _INT_MAX), fields.number("originalChunkSize", _INT_MAX, least=1)
+    if min(size, chunk_bytes) > MAX_CHUNK_BYTES:
+        problem = f"has chunks of {chunk_bytes} bytes, at most {MAX_CHUNK_BYTES} are supported"
+        raise UnsupportedLogError(problem, path=fields.path, hint="upload the segments with a smaller chunk.size")
     kind = fields.get("type", str)
     if kind == "fixed":
         full_chunk = fields.number("transformedChunkSize", _INT_MAX)
@@ -366,13 +361,12 @@ class ChunkedObject(DecodedObject):
 
     def read(self, start: int = 0, length: int | None = None) -> bytes:
         end = self.index.size if length is None else min(self.index.size, start + length)
-        return b"".join(self._parts(start, end))
-
-    def _parts(self, start: int, end: int) -> Iterator[bytes]:
+        parts = []
         while start < end:
             chunk = self.index.at(start)
-            yield self._chunk(chunk)[start - chunk.start : end - chunk.start]
+            parts.append(self._chunk(chunk)[start - chunk.start : end - chunk.start])
             start = chunk.end
+        return b"".join(parts)
 
     def _chunk(self, chunk: Chunk) -> bytes:
         """A decoded chunk, kept."""

@@ -1,4 +1,4 @@
-"""Writes segments in the layout of Aiven's tiered storage plugin; see ``reader``.
+"""Writes segments in the layout of Aiven's tiered storage plugin; see ``aiven``.
 
 A segment that the plugin has uploaded is written in the form of the upload: with its chunk size, compression and encryption,
 and a new data key that is wrapped for the same private key. The new manifest takes over the segment's metadata. Any other
@@ -100,12 +100,11 @@ class AivenForm:
 
 
 def aiven_target(options: TargetOptions) -> TieredTarget:
-    """See ``ExportLayout``."""
     return tiered_target("aiven", options, partial(AivenForm, like_source=tiered_source(options) is LAYOUT))
 
 
 def encode_sizes(sizes: Sequence[int]) -> bytes:
-    """The list of chunk sizes; ``manifest.decode_sizes`` reads it."""
+    """The list of chunk sizes; ``decode_sizes`` reads it."""
     count, last = len(sizes).to_bytes(4, "big"), b"".join(size.to_bytes(4, "big") for size in sizes[-1:])
     if len(sizes) < 2:
         return count + last
@@ -130,41 +129,28 @@ def _require_readable(
     :param decoded: the content hash of its log, if that is encoded
     :raises StorageError: it differs from the written segment
     """
-    layout = AivenReader(Place(export.files, "", export.place))
-    try:
-        problem = _difference(layout, within, upload, content, sections, decoded)
-    except (CorruptLogError, UnsupportedLogError) as error:
-        problem = f"it cannot be decoded: {error.message}"
-    if problem is not None:
-        raise read_back_error(join(export.place, within), problem)
-
-
-def _difference(
-    layout: AivenReader,
-    within: str,
-    upload: Upload,
-    content: SegmentContent,
-    sections: dict[str, bytes | None],
-    decoded: str | None,
-) -> str | None:
-    """The difference between the written segment and the one that the layout's reader reads; ``None`` if they are equal."""
-    size, segment = content.size, layout.segment(within)
-    if (segment.start_offset, segment.end_offset, segment.files[LOG].size) != (upload.start_offset, upload.end_offset, size):
-        return (
-            f"its manifest has offsets {segment.start_offset} to {segment.end_offset - 1} and {segment.files[LOG].size} bytes"
-        )
-    log = layout.open(within)
+    layout, size, problem = AivenReader(Place(export.files, "", export.place)), content.size, ""
     # plain bytes were read back already: check only that the last chunk is at the manifest's position
     start = 0 if decoded is not None else max(0, size - CHUNK_BYTES)
     expected = decoded or xxhash.xxh3_128_hexdigest(content.read(start, size - start))
-    if _decoded(log, start) != expected:
-        return "it is decoded to other bytes than were encoded"
-    for name, kind in SECTION_FILES.items():
-        file = segment.files.get(kind)
-        if (None if file is None else file.load()) != sections[name]:
-            return f"section {name} has other bytes than were encoded"
-    lineage = () if segment.lineage is None else segment.lineage()
-    return None if format_leader_epochs(lineage).encode() == sections[EPOCHS] else "it has other leader epochs"
+    try:
+        segment = layout.segment(within)
+        files = segment.files
+        if (segment.start_offset, segment.end_offset, files[LOG].size) != (upload.start_offset, upload.end_offset, size):
+            offsets = f"offsets {segment.start_offset} to {segment.end_offset - 1}"
+            problem = f"its manifest has {offsets} and {files[LOG].size} bytes"
+        elif _decoded(layout.open(within), start) != expected:
+            problem = "it is decoded to other bytes than were encoded"
+        for name, kind in SECTION_FILES.items() if not problem else ():
+            if (files[kind].load() if kind in files else None) != sections[name]:
+                problem = problem or f"section {name} has other bytes than were encoded"
+        lineage = () if problem or segment.lineage is None else segment.lineage()
+        if not problem and format_leader_epochs(lineage).encode() != sections[EPOCHS]:
+            problem = "it has other leader epochs"
+    except (CorruptLogError, UnsupportedLogError) as error:
+        problem = f"it cannot be decoded: {error.message}"
+    if problem:
+        raise read_back_error(join(export.place, within), problem)
 
 
 def _decoded(log: ChunkedObject, start: int) -> str:

@@ -8,7 +8,7 @@ manifest does not name are ignored, as by a restore.
 The size of a segment as batches is not known before it is converted, and its compressed stream has no entry points. So each
 segment is converted once, a few megabytes at a time, into a file of the run's spool directory, which the processes of a run
 share. The bytes depend on the segment only: a process on another machine converts it again to the same file. The process that
-chose the directory removes it; if it was killed, the next run does (``storage.calls``).
+chose the directory removes it; if it was killed, the next run does (``compaction.files.calls``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -91,19 +91,6 @@ def read_manifest(files: ReadableFileSystem, place: str) -> BackupManifest:
         raise CorruptLogError(error.message, path=path, position=error.position, hint=HINT) from error
 
 
-def stored_segment(files: ReadableFileSystem, place: str, segment: BackupSegment) -> SegmentObject:
-    """The object of a segment; ``CorruptLogError`` if it is missing, or its size is not the manifest's."""
-    path = join(place, segment.key)
-    offsets = f"offsets {segment.start_offset} to {segment.end_offset}"
-    status = files.stat(path)
-    if status is None:
-        raise CorruptLogError(f"segment is missing; the manifest says that it has {offsets}", path=path, hint=HINT)
-    if segment.compressed_size and status.size != segment.compressed_size:
-        problem = f"segment of {offsets} has {status.size} bytes, {segment.compressed_size} in the manifest"
-        raise CorruptLogError(problem, path=path, hint=HINT)
-    return SegmentObject(path, status, segment)
-
-
 #: uncompressed bytes of a batch that is converted
 BATCH_BYTES = 64 * 1024
 _STEP_BYTES = 4 << 20
@@ -115,60 +102,6 @@ _MAX_RESERVE_BYTES = 1 << 30
 #: limits concurrent lz4 segments, each of which is completely in memory, compressed and uncompressed
 _IN_MEMORY = threading.BoundedSemaphore(2)
 _OTHER_DIRECTORY = "free some space, or name another directory by ?spool=DIR in the address"
-
-
-class SegmentSpool:
-    """Converted segments in a directory.
-
-    :param directory: created with the first segment, readable by its owner only
-    """
-
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
-
-    def converted(self, files: ReadableFileSystem, stored: SegmentObject) -> str:
-        """The file of a segment; converts it unless another process has done so.
-
-        :raises CorruptLogError: the segment is malformed, or differs from the manifest
-        :raises StorageError: it cannot be read, or there is no space for it
-        """
-        path = f"{self._directory}/{hashlib.sha256(stored.path.encode()).hexdigest()[:32]}.log"
-        if Path(path).exists():
-            return path
-        attempt = Path(f"{path}.{uuid.uuid4().hex}")
-        try:
-            use_spool(self._directory)
-            with storage_errors(path, "write a temporary file"):
-                size = self._write(attempt, convert(files, stored), stored.path)
-                if (written := attempt.stat().st_size) != size:
-                    problem = f"temporary file has {written} bytes, {size} were written"
-                    raise StorageError(problem, path=path, hint=_OTHER_DIRECTORY)
-                attempt.rename(path)
-        finally:
-            attempt.unlink(missing_ok=True)
-        return path
-
-    def _write(self, attempt: Path, blocks: Iterator[memoryview], source_path: str) -> int:
-        """Write a new file, buffered, because a raw file's ``write`` may write fewer bytes; returns their number.
-
-        :raises StorageError: a write would leave less free than the reserve
-        """
-        size = 0
-        with attempt.open("xb") as file:
-            for block in blocks:
-                _, free, total = free_space(self._directory)
-                if free - len(block) < min(total // _RESERVE, _MAX_RESERVE_BYTES):
-                    problem = f"its records would fill {self._directory}, which has {amount(free)} free"
-                    raise StorageError(problem, path=source_path, hint=_OTHER_DIRECTORY)
-                size += file.write(block)
-        return size
-
-    def require_space(self, plain_bytes: int, path: str) -> None:
-        """:raises StorageError: the file system of the directory has less free space"""
-        free = free_space(self._directory).free_bytes
-        if free < plain_bytes:
-            problem = f"its records take about {amount(plain_bytes)} in {self._directory}, which has {amount(free)} free"
-            raise StorageError(problem, path=path, hint=_OTHER_DIRECTORY)
 
 
 def convert(files: ReadableFileSystem, stored: SegmentObject) -> Iterator[memoryview]:
@@ -267,11 +200,10 @@ _LOCAL = LocalFileSystem()
 
 
 class BackupReader:
-    """A set."""
-
     def __init__(self, place: Place) -> None:
         self._files, self._root, self._place = place.files, place.root, place.path
-        self._spool = SegmentSpool(options_of(place.root)[SPOOL])
+        #: the directory of converted segments, created with the first one, readable by its owner only
+        self._spool = options_of(place.root)[SPOOL]
 
     @cached_property
     def _manifest(self) -> BackupManifest:
@@ -290,30 +222,75 @@ class BackupReader:
             if ".json" in segment.key.rpartition("/")[2]:
                 problem = "segments in JSON, of kafka-backup's first versions, are not supported"
                 raise UnsupportedLogError(problem, path=join(self._place, segment.key), hint="back the topic up again")
-        objects = [stored_segment(self._files, self._place, segment) for segment in partition.segments]
-        plain_bytes = sum(segment.uncompressed_size for segment in partition.segments)
-        self._spool.require_space(plain_bytes, join(self._place, "topics", str(log)))
-        spooled = in_parallel(partial(self._spool.converted, self._files), objects)
-        rows = zip(objects, spooled, _bounds(partition), strict=True)
-        return StoredLog(tuple(self._segment(*row) for row in rows))
-
-    def _segment(self, stored: SegmentObject, spooled: str, bounds: tuple[int, int]) -> StoredSegment:
-        size = SpooledSegment(spooled, 0).size()
-        content = FileRange(join(self._root, stored.entry.key), 0, size)
-        return StoredSegment(stored.path, *bounds, {LOG: LogFile(size, stored.stat.mtime_ns, content)})
+        objects = list(map(self._object, partition.segments))
+        plain_bytes, free = sum(segment.uncompressed_size for segment in partition.segments), free_space(self._spool).free_bytes
+        if free < plain_bytes:
+            problem = f"its records take about {amount(plain_bytes)} in {self._spool}, which has {amount(free)} free"
+            raise StorageError(problem, path=join(self._place, "topics", str(log)), hint=_OTHER_DIRECTORY)
+        segments = []
+        for stored, file, bounds in zip(objects, in_parallel(self._converted, objects), _bounds(partition), strict=True):
+            content = FileRange(join(self._root, stored.entry.key), 0, file.size())
+            segments.append(StoredSegment(stored.path, *bounds, {LOG: LogFile(file.size(), file.mtime_ns, content)}))
+        return StoredLog(tuple(segments))
 
     def open(self, within: str) -> SpooledSegment:
         for partition in self._manifest.partitions.values():
             for segment in partition.segments:
                 if segment.key == within:
-                    stored = stored_segment(self._files, self._place, segment)
-                    return SpooledSegment(self._spool.converted(self._files, stored), stored.stat.mtime_ns)
+                    return self._converted(self._object(segment))
         raise CorruptLogError("the manifest names no such segment", path=join(self._place, within), hint=HINT)
+
+    def _object(self, segment: BackupSegment) -> SegmentObject:
+        """The object of a segment; ``CorruptLogError`` if it is missing, or its size is not the manifest's."""
+        path = join(self._place, segment.key)
+        offsets = f"offsets {segment.start_offset} to {segment.end_offset}"
+        status = self._files.stat(path)
+        if status is None:
+            raise CorruptLogError(f"segment is missing; the manifest says that it has {offsets}", path=path, hint=HINT)
+        if segment.compressed_size and status.size != segment.compressed_size:
+            problem = f"segment of {offsets} has {status.size} bytes, {segment.compressed_size} in the manifest"
+            raise CorruptLogError(problem, path=path, hint=HINT)
+        return SegmentObject(path, status, segment)
+
+    def _converted(self, stored: SegmentObject) -> SpooledSegment:
+        """A segment, which is converted unless another process has done so.
+
+        :raises CorruptLogError: the segment is malformed, or differs from the manifest
+        :raises StorageError: it cannot be read, or there is no space for it
+        """
+        path = f"{self._spool}/{hashlib.sha256(stored.path.encode()).hexdigest()[:32]}.log"
+        if Path(path).exists():
+            return SpooledSegment(path, stored.stat.mtime_ns)
+        attempt = Path(f"{path}.{uuid.uuid4().hex}")
+        try:
+            use_spool(self._spool)
+            with storage_errors(path, "write a temporary file"):
+                size = self._write(attempt, convert(self._files, stored), stored.path)
+                if (written := attempt.stat().st_size) != size:
+                    problem = f"temporary file has {written} bytes, {size} were written"
+                    raise StorageError(problem, path=path, hint=_OTHER_DIRECTORY)
+                attempt.rename(path)
+        finally:
+            attempt.unlink(missing_ok=True)
+        return SpooledSegment(path, stored.stat.mtime_ns)
+
+    def _write(self, attempt: Path, blocks: Iterator[memoryview], source_path: str) -> int:
+        """Write a new file, buffered, because a raw file's ``write`` may write fewer bytes; returns their number.
+
+        :raises StorageError: a write would leave less free than the reserve
+        """
+        size = 0
+        with attempt.open("xb") as file:
+            for block in blocks:
+                _, free, total = free_space(self._spool)
+                if free - len(block) < min(total // _RESERVE, _MAX_RESERVE_BYTES):
+                    problem = f"its records would fill {self._spool}, which has {amount(free)} free"
+                    raise StorageError(problem, path=source_path, hint=_OTHER_DIRECTORY)
+                size += file.write(block)
+        return size
 
 
 class SpooledSegment(DecodedObject):
-    """A converted segment."""
-
     def __init__(self, path: str, mtime_ns: int) -> None:
         self._path, self.mtime_ns = path, mtime_ns
         status = _LOCAL.stat(path)
@@ -331,7 +308,7 @@ class SpooledSegment(DecodedObject):
 
 def _bounds(partition: BackupPartition) -> list[tuple[int, int]]:
     """Per segment, the offsets ``[start, end)`` of its records and of a legitimate hole after them."""
-    covered = [segment.covered or (segment.start_offset, segment.end_offset + 1) for segment in partition.segments]
+    covered = [(segment.covered_start, segment.covered_end) for segment in partition.segments]
     ends = []
     for (before, (_, end)), (after, (start, _)) in pairwise(zip(partition.segments, covered, strict=True)):
         is_hole = before.covered is None or after.covered is None or _is_absent(partition, end, start)

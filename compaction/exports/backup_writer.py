@@ -99,7 +99,9 @@ class BackupTarget:
         kept = {log: partition for log, partition in old.items() if not partition.segments and self.selected(log)}
         with ThreadPoolExecutor(_THREADS) as pool:
             partitions = {**kept, **dict(zip(tasks, pool.map(write_partition, tasks), strict=True))}
-        empty = [] if self.base is None else [name for name in self.base.empty_topics if self.selected(TopicPartition(name, 0))]
+        topics = () if self.base is None else self.base.document["topics"]
+        without_partitions = (topic["name"] for topic in topics if not topic["partitions"])
+        empty = [name for name in without_partitions if self.selected(TopicPartition(name, 0))]
         compression = self.compression.name.lower()
         manifest = format_manifest(base_name(self.path), partitions, now_ms, self.base, compression, empty)
         export.write(join(export.place, MANIFEST), [manifest])
@@ -142,8 +144,6 @@ def _check_ends(ends: Mapping[TopicPartition, ReadEnd], *, committed_only: bool)
 
 
 class _LogWriter:
-    """Writes the segments of one log."""
-
     def __init__(self, export: NewExport, log: TopicPartition, target: BackupTarget) -> None:
         self._export, self._log, self._target = export, log, target
         #: of the segment being filled

@@ -86,36 +86,30 @@ def _batches_of(files: ReadableFileSystem, segment: StoredSegment) -> Batches:
 
 def _require_own_indexes(files: ReadableFileSystem, segment: StoredSegment, batches: Batches) -> None:
     """Malformed indexes are rebuilt; those of another segment show that an object was exchanged or cut."""
-    first = next(map(int, batches.first(0)["base_offset"]), segment.start_offset)
-    for kind, low, high in _indexed_offsets(files, segment, batches):
-        if low < first or high >= segment.end_offset:
-            offsets = f"{low if low < first else high}, its batches have {first} to {segment.end_offset - 1}"
-            raise _contradiction(segment, f"its {kind} has offset {offsets}")
-
-
-def _indexed_offsets(files: ReadableFileSystem, segment: StoredSegment, batches: Batches) -> Iterator[tuple[str, int, int]]:
-    """The lowest and highest offset in each index."""
+    first, end = next(map(int, batches.first(0)["base_offset"]), segment.start_offset), segment.end_offset
     rows = indexes.OFFSET_INDEX.read(batches.index, segment.start_offset)
     if len(rows) and rows["position"][-1] >= len(batches.data):
         problem = f"its offset index has an entry for byte {rows['position'][-1]}, the segment has {len(batches.data)} bytes"
         raise _contradiction(segment, problem)
-    time_index = segment.files.get(TIMEINDEX)
-    times = indexes.TIME_INDEX.read(b"" if time_index is None else read_file(files, time_index), segment.start_offset)
-    for kind, offsets in (("offset index", rows["offset"]), ("time index", times["offset"])):
-        if len(offsets):
-            yield kind, int(offsets[0]), int(offsets[-1])
+    times = indexes.TIME_INDEX.read(read_file(files, segment.files.get(TIMEINDEX)), segment.start_offset)
     last_offsets = _last_offsets(files, segment)
-    if last_offsets:
-        yield "producer snapshot or transaction index", segment.end_offset - 1, max(last_offsets)
+    for kind, offsets in (
+        ("offset index", rows["offset"]),
+        ("time index", times["offset"]),
+        ("producer snapshot or transaction index", [end - 1, max(last_offsets)] if last_offsets else []),
+    ):
+        if len(offsets) and (offsets[0] < first or offsets[-1] >= end):
+            wrong = offsets[0] if offsets[0] < first else offsets[-1]
+            raise _contradiction(segment, f"its {kind} has offset {wrong}, its batches have {first} to {end - 1}")
 
 
 def _last_offsets(files: ReadableFileSystem, segment: StoredSegment) -> list[int]:
     """The last offsets of producers and aborted transactions; none of a malformed file, an error of those that read it."""
     found: list[int] = []
-    snapshot, txns = segment.files.get(SNAPSHOT), segment.files.get(TXNINDEX)
     with suppress(FormatError):
-        found += [entry.last_data_offset for entry in read_snapshot(read_file(files, snapshot))] if snapshot is not None else []
-        found += indexes.read_txn_index(read_file(files, txns))["last_offset"].tolist() if txns is not None else []
+        if SNAPSHOT in segment.files:
+            found += [entry.last_data_offset for entry in read_snapshot(read_file(files, segment.files[SNAPSHOT]))]
+        found += indexes.read_txn_index(read_file(files, segment.files.get(TXNINDEX)))["last_offset"].tolist()
     return found
 
 
@@ -285,8 +279,7 @@ def _piece_files(files: ReadableFileSystem, piece: Piece) -> Iterator[tuple[str,
     else:
         kinds = {LOG: _cut(files, piece)}
         txns = segment.files.get(TXNINDEX)
-        offsets = piece.start_offset, piece.end_offset
-        data = b"" if txns is None else indexes.txn_entries_between(read_file(files, txns), *offsets)
+        data = indexes.txn_entries_between(read_file(files, txns), piece.start_offset, piece.end_offset)
         if data and txns is not None:
             kinds[TXNINDEX] = LogFile.in_memory(data, txns.mtime_ns)
     for kind, file in kinds.items():
@@ -294,7 +287,6 @@ def _piece_files(files: ReadableFileSystem, piece: Piece) -> Iterator[tuple[str,
 
 
 def _cut(files: ReadableFileSystem, piece: Piece) -> LogFile:
-    """The batches of a piece."""
     file = piece.segment.files[LOG]
     start, end = map(_batches_of(files, piece.segment).position_of, (piece.start_offset, piece.end_offset))
     if isinstance(file.content, FileRange):
@@ -360,7 +352,6 @@ class _Export:
         return [log for log in local if log.topic in topics]
 
     def checkpoints(self) -> dict[str, LogFile]:
-        """The checkpoints of the local tail."""
         checkpoint_files: dict[str, LogFile] = {}
         for name in _CHECKPOINTS if self._tail is not None else ():
             path = join(str(self._tail), name)
@@ -370,7 +361,6 @@ class _Export:
         return checkpoint_files
 
     def log_in(self, parts: Sequence[str]) -> TopicPartition | None:
-        """The log that a path is of, or is a file of."""
         log = parse_partition_dir(parts[0]) if parts else None
         return log if log is not None and log in self.logs else None
 
@@ -397,7 +387,7 @@ class _Export:
 
 
 class LayoutFileSystem(ReadableFileSystem):
-    """Exports by their addresses (``storage.uri``). They are assumed not to change: each is listed once.
+    """Exports by their addresses. They are assumed not to change: each is listed once.
 
     :param files: reads the places of exports
     """

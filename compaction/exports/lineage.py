@@ -14,7 +14,7 @@ difference: of a segment that is only partly valid, that part is used, as a brok
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from compaction.errors import CorruptLogError
@@ -34,7 +34,6 @@ class Piece(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Whether it is the whole segment."""
         return (self.start_offset, self.end_offset) == (self.segment.start_offset, self.segment.end_offset)
 
 
@@ -73,25 +72,19 @@ def gap(path: str, start_offset: int, end_offset: int) -> CorruptLogError:
     return CorruptLogError(f"offsets {start_offset} to {end_offset - 1} are not stored", path=path, hint=_GAP)
 
 
-def valid_pieces(segment: StoredSegment, lineage: Sequence[EpochEntry]) -> Iterator[Piece]:
+def valid_pieces(segment: StoredSegment, lineage: Sequence[EpochEntry]) -> list[Piece]:
     """The ranges of a segment that are part of the log, ascending; adjacent ones are joined."""
     if not segment.epochs or not lineage:
-        yield Piece(segment, segment.start_offset, segment.end_offset)
-        return
-    bounds = _bounds(lineage, _OFFSET_MAX)
-    open_start = open_end = -1
+        return [Piece(segment, segment.start_offset, segment.end_offset)]
+    bounds, pieces = _bounds(lineage, _OFFSET_MAX), list[Piece]()
     for epoch, (start, end) in _bounds(segment.epochs, segment.end_offset).items():
         first, last = bounds.get(epoch, (0, 0))
         low, high = max(start, first, segment.start_offset), min(end, last)
-        if low >= high:
-            continue
-        if low != open_end:
-            if open_end > open_start:
-                yield Piece(segment, open_start, open_end)
-            open_start = low
-        open_end = high
-    if open_end > open_start:
-        yield Piece(segment, open_start, open_end)
+        if low < high and pieces and pieces[-1].end_offset == low:
+            pieces[-1] = pieces[-1]._replace(end_offset=high)
+        elif low < high:
+            pieces.append(Piece(segment, low, high))
+    return pieces
 
 
 def within(lineage: Sequence[EpochEntry], start_offset: int, end_offset: int) -> tuple[EpochEntry, ...]:

@@ -19,7 +19,7 @@ from compaction.exports.lineage import within
 from compaction.exports.stored_segments import TOPIC_AND_ID, UploadedLog, end_of, in_parallel, matching_directories
 from compaction.files.filesystem import FileStat, base_name, join
 from compaction.files.text_files import read_small_text
-from compaction.formats.checkpoints import EpochEntry, parse_leader_epochs
+from compaction.formats.checkpoints import parse_leader_epochs
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TopicPartition
 from compaction.screen.amounts import counted
 
@@ -32,8 +32,6 @@ _HINT = "restore it from another copy"
 
 
 class LocalTieredReader:
-    """An export."""
-
     def __init__(self, place: Place) -> None:
         self._at, self._files = place, place.files
 
@@ -59,13 +57,10 @@ class LocalTieredReader:
         end = end_of(self._files, log, start, files)
         if end <= start:
             raise CorruptLogError("has no complete batch", path=log, hint=_HINT)
-        lineage = self._epochs(path + EPOCHS)
+        lineage = parse_leader_epochs(read_small_text(self._files, path + EPOCHS, _HINT), path + EPOCHS)
         written_ms = files[LOG].mtime_ns // 1_000_000
         epochs = within(lineage, start, end)
         return StoredSegment(log, start, end, files, epochs, partial(tuple, lineage), written_ms, name=name)
-
-    def _epochs(self, path: str) -> tuple[EpochEntry, ...]:
-        return tuple(parse_leader_epochs(read_small_text(self._files, path, _HINT), path))
 
     def open(self, within: str) -> NoReturn:
         """No file of this layout is encoded."""

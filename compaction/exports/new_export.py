@@ -81,11 +81,8 @@ class NewExport(NamedTuple):
             self.mkdir(parent(path))
         self.files.mkdir(path, self.permissions.directory)
 
-    def write(self, path: str, blocks: Iterable[Chunk]) -> int:
-        """Write a file, durable on return, and read it back; returns its size.
-
-        :raises StorageError: the file system refused, or the content read back differs
-        """
+    def write(self, path: str, blocks: Iterable[Chunk]) -> None:
+        """Write a file, durable on return; ``StorageError`` if the file system refused, or what is read back differs."""
         content, size = xxhash.xxh3_128(), 0
         with removed_on_failure(self.create(path)) as output:
             for block in blocks:
@@ -94,7 +91,6 @@ class NewExport(NamedTuple):
                 output.write([block])
             output.close(sync=True)
         verify_file(self.files, path, FileDigest("", size, content.hexdigest()))
-        return size
 
 
 def require_empty(path: str) -> None:
@@ -131,7 +127,7 @@ def _new_directory(path: str, permissions: Permissions) -> Iterator[NewExport]:
 
 @contextmanager
 def _new_objects(path: str) -> Iterator[NewExport]:
-    files, run, created = OutputFileSystem(), uuid.uuid4().hex, list[str]()
+    files, run, created, marks = OutputFileSystem(), uuid.uuid4().hex, list[str](), join(path, MARKER)
 
     def create(name: str) -> Output:
         created.append(name)
@@ -141,21 +137,15 @@ def _new_objects(path: str) -> Iterator[NewExport]:
         put_marker(files, path, run, marker(run))
         yield NewExport(files, path, create)
         require_own(path, run)
-        files.unlink(join(path, MARKER))
+        files.unlink(marks)
     except BaseException:
         with suppress(StorageError):
             if marked_by(path) == run:
-                _remove(files, path, created)
+                # the marker last, then directories that are empty
+                for name in [*({*created} - {marks}), marks]:
+                    files.unlink(name)
+                _prune(files, path)
         raise
-
-
-def _remove(files: FileSystem, path: str, created: Iterable[str]) -> None:
-    """Remove the objects of an unfinished export, its marker last, and directories that are then empty."""
-    marks = join(path, MARKER)
-    for name in {*created} - {marks}:
-        files.unlink(name)
-    files.unlink(marks)
-    _prune(files, path)
 
 
 def _prune(files: FileSystem, path: str) -> bool:

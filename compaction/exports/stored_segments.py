@@ -142,9 +142,7 @@ class Batches:
 
     @classmethod
     def of(cls, files: ReadableFileSystem, path: str, base_offset: int, kinds: Mapping[str, LogFile]) -> Batches:
-        """Those of the files of a segment, by kind."""
-        index = kinds.get(INDEX)
-        return cls(path, view_of(files, path, kinds[LOG]), base_offset, b"" if index is None else read_file(files, index))
+        return cls(path, view_of(files, path, kinds[LOG]), base_offset, read_file(files, kinds.get(INDEX)))
 
     def tables(self, position: int = 0) -> Iterator[Rows]:
         """The complete batches from the position of a batch on; an incomplete one ends them."""
@@ -215,8 +213,10 @@ class Batches:
         return False
 
 
-def read_file(files: ReadableFileSystem, file: LogFile, start: int = 0, length: int | None = None) -> bytes:
-    """Up to ``length`` bytes of a file of a log from ``start``."""
+def read_file(files: ReadableFileSystem, file: LogFile | None, start: int = 0, length: int | None = None) -> bytes:
+    """Up to ``length`` bytes of a file of a log from ``start``; none of a missing one."""
+    if file is None:
+        return b""
     end = file.size if length is None else min(file.size, start + length)
     if not isinstance(file.content, FileRange):
         return file.content()[start:end]
@@ -238,8 +238,7 @@ def local_log(files: ReadableFileSystem, path: str) -> StoredLog:
     """
     if files.stat(path) is None:
         return StoredLog(())
-    by_base = _segment_files(files, path)
-    names = set(files.listdir(path))
+    by_base, names = _segment_files(files, path), files.listdir(path)
     bases = sorted(base for base, kinds in by_base.items() if LOG in kinds)
     epochs: tuple[EpochEntry, ...] = ()
     if LEADER_EPOCHS in names:
@@ -288,7 +287,6 @@ def _assigned(
 
 
 def _segment_files(files: ReadableFileSystem, path: str) -> dict[int, dict[str, LogFile]]:
-    """The files of segments, by base offset and kind."""
     files_by_base: dict[int, dict[str, LogFile]] = {}
     for name in files.listdir(path):
         file = parse_segment_file(name)

@@ -216,8 +216,6 @@ def tiered_target(name: str, options: TargetOptions, form: Callable[[int], Form]
 
 
 class LocalTieredForm:
-    """Each file of a segment is a file."""
-
     def directory(self, upload: Upload) -> str:
         return f"{upload.log}-{upload.topic_id}"
 
@@ -230,7 +228,6 @@ class LocalTieredForm:
 
 
 def local_tiered_target(options: TargetOptions) -> TieredTarget:
-    """See ``ExportLayout``."""
     source = tiered_source(options)
     if source is not None and source.encrypts and options.accepted is None:
         problem = "LocalTieredStorage has no encryption: encrypted segments would be written as plain text"

@@ -13,14 +13,13 @@ those of the cleaner (``DefaultRecordBatch.writeEmptyHeader``).
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import uuid
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, count, pairwise
 from threading import Lock
 
 from compaction.config.entries import LONG_MAX
@@ -32,7 +31,7 @@ from compaction.files.contents import READ_BYTES, View, view
 from compaction.files.filesystem import FileRange, FileSystem, ReadableFileSystem, join
 from compaction.files.segment_file import SegmentScan
 from compaction.formats import indexes
-from compaction.formats.checkpoints import EpochEntry
+from compaction.formats.checkpoints import EpochEntry, topic_id_text
 from compaction.formats.primitives import crc32c
 from compaction.formats.producer_snapshot import write_snapshot
 from compaction.formats.record_batch import CRC_START, HEADER, LOG_OVERHEAD_BYTES, MAGIC, BatchHeader
@@ -71,7 +70,6 @@ class Upload:
 
     @property
     def segment_id(self) -> str:
-        """22 characters of base64."""
         return self.name.partition("-")[2]
 
 
@@ -136,7 +134,6 @@ class _Snapshots:
         self._lock = Lock()
 
     def at_end_of(self, segment: StoredSegment) -> Callable[[], bytes]:
-        """Reads the snapshot after a segment."""
         stored = segment.files.get(SNAPSHOT)
         if stored is not None:
             return partial(read_file, self._files, stored)
@@ -161,16 +158,12 @@ class _Snapshots:
 
 def _id(*parts: object) -> str:
     """An id that depends on the parts only, in Kafka's text form. Like Kafka's ids, it never begins with ``-``."""
-    for attempt in range(1 << 10):
-        digest = hashlib.sha256("\0".join(map(str, (*parts, attempt))).encode()).digest()
-        text = base64.urlsafe_b64encode(uuid.UUID(bytes=digest[:16], version=4).bytes).decode().rstrip("=")
-        if not text.startswith("-"):
-            return text
-    raise AssertionError("unreachable")
+    hashes = (hashlib.sha256("\0".join(map(str, (*parts, attempt))).encode()) for attempt in count())
+    ids = (topic_id_text(uuid.UUID(bytes=each.digest()[:16], version=4).bytes) for each in hashes)
+    return next(text for text in ids if not text.startswith("-"))
 
 
 def empty_batch(offset: int, leader_epoch: int) -> bytes:
-    """A batch of one offset without a record or a producer."""
     header = BatchHeader(offset, HEADER.size - LOG_OVERHEAD_BYTES, leader_epoch, MAGIC, 0, 0, 0, -1, -1, -1, -1, -1, 0)
     data = bytearray(HEADER.pack(header))
     HEADER.put(data, "crc", crc32c(memoryview(data)[CRC_START:]))
@@ -220,8 +213,6 @@ class SegmentContent:
 
 
 class CopiedLog:
-    """The directory of a log in the copy."""
-
     def __init__(self, files: ReadableFileSystem, path: str, name: TopicPartition) -> None:
         self._files, self._path, self.name = files, path, name
         bases = segment_bases(files, path)
@@ -247,7 +238,7 @@ class CopiedLog:
         txns = b"".join(indexes.txn_entries_between(self._read(base, TXNINDEX), start, end) for base in base_offsets)
         if txns:
             built[TXNINDEX] = txns
-        return SegmentContent(self._files, content.parts, closing, built)
+        return replace(content, indexes=built)
 
     def unused_from(self) -> int | None:
         """The offset of the first batch that is in no content; ``None`` if every byte of the log is in one."""
@@ -274,7 +265,6 @@ class CopiedLog:
         return Batches(path, view(self._files, path)[:end], base, self._read(base, INDEX))
 
     def _part(self, base: int, start: int, end: int) -> FileRange:
-        """The batches of a segment with these offsets."""
         batches = self._batches(base)
         first, after = map(batches.position_of, (start, end))
         return FileRange(batches.path, first, after - first)
@@ -291,7 +281,6 @@ class CopiedLog:
 
 
 def rebuilt_indexes(content: SegmentContent, upload: Upload) -> dict[str, bytes]:
-    """The offset index and the time index."""
     builder = IndexBuilder(upload.start_offset, INDEX_INTERVAL_BYTES)
     data = View(upload.name, content.read, content.size)
     for rows in SegmentScan(data):

@@ -94,10 +94,6 @@ class BackupManifest:
     partitions: Mapping[TopicPartition, BackupPartition]
     document: Mapping[str, Any]
 
-    @property
-    def empty_topics(self) -> tuple[str, ...]:
-        return tuple(topic["name"] for topic in self.document["topics"] if not topic["partitions"])
-
 
 def parse_manifest(data: bytes) -> BackupManifest:
     """:raises FormatError: it is not JSON, a field is missing or malformed, segments overlap, or two have one key"""
@@ -243,8 +239,6 @@ _LZ4_RATIO = 255
 
 
 class Compression(IntEnum):
-    """The compression of a segment."""
-
     NONE = 0
     ZSTD = 1
     LZ4 = 2

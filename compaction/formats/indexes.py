@@ -152,7 +152,6 @@ def txn_entries_between(data: Buffer, start_offset: int, end_offset: int) -> byt
 
 
 def write_txn_index(rows: Rows) -> bytes:
-    """The file's bytes for ``TXN_ROW`` rows."""
     out = np.zeros(len(rows), TXN_ENTRY.dtype)
     for name in TXN_ROW.names or ():
         out[name] = rows[name]

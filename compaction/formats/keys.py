@@ -165,7 +165,6 @@ def fingerprint(secret: bytes) -> str:
 
 
 def salted_digest(salt: bytes, key: bytes) -> bytes:
-    """SHA-256 of the salt and the key."""
     return hashlib.sha256(salt + key).digest()
 
 
@@ -177,8 +176,9 @@ _BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "UTF-8", codecs.BOM_UTF16_LE: "UTF-16", co
 MAX_BYTES = 2**31 - 1
 
 
-def read_lines(data: bytes, kind: str) -> pa.Array:
-    """The keys of a file, as a binary array without nulls, in order, equal ones included.
+def read_lines(data: bytes, kind: str) -> tuple[pa.Array, NDArray[np.int64]]:
+    """The keys of a file, as a binary array without nulls, in order, equal ones included; the number of the line of each,
+    int64[n].
 
     :param kind: one of ``FORMATS``
     :raises FormatError: a line is malformed, with its number, or the file begins with a byte order mark
@@ -188,17 +188,12 @@ def read_lines(data: bytes, kind: str) -> pa.Array:
         raise FormatError(f"begins with a byte order mark of {mark}, which would be a part of the first key: save it without")
     raw = np.frombuffer(data, np.uint8)
     starts, ends = _lines(raw)
+    filled = ends > starts
+    starts, ends, numbers = starts[filled], ends[filled], np.flatnonzero(filled) + 1
     if kind == TEXT:
-        return _text_keys(raw, starts[ends > starts], ends[ends > starts])
-    bounds = zip(starts.tolist(), ends.tolist(), strict=True)
-    return decode(((number, data[start:end]) for number, (start, end) in enumerate(bounds, 1)), kind)
-
-
-def line_numbers(data: bytes) -> NDArray[np.int64]:
-    """The number of the line of each key that ``read_lines`` finds, int64[n]."""
-    starts, ends = _lines(np.frombuffer(data, np.uint8))
-    numbers: NDArray[np.int64] = np.flatnonzero(ends > starts) + 1
-    return numbers
+        return _text_keys(raw, starts, ends), numbers
+    rows = zip(numbers.tolist(), starts.tolist(), ends.tolist(), strict=True)
+    return decode(((number, data[start:end]) for number, start, end in rows), kind), numbers
 
 
 class KeyPlaces(NamedTuple):
@@ -221,7 +216,6 @@ class KeyPlaces(NamedTuple):
         return self._replace(files=self.files[selected], lines=self.lines[selected])
 
     def by_file(self) -> list[tuple[str, list[int]]]:
-        """The lines in each file that has some."""
         lines_by_file = ((path, self.lines[self.files == number].tolist()) for number, path in enumerate(self.paths))
         return [(path, lines) for path, lines in lines_by_file if lines]
 
@@ -241,7 +235,6 @@ def decode(lines: Iterable[tuple[int, bytes]], kind: str) -> pa.Array:
 
 
 def _lines(raw: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Starts and ends of all lines, without their line ends."""
     feeds = np.flatnonzero(raw == _LINE_FEED)
     starts = np.concatenate([[0], feeds + 1]).astype(np.int64)
     ends = np.concatenate([feeds, [len(raw)]]).astype(np.int64)

@@ -42,8 +42,6 @@ from compaction.formats.record_batch import (
 
 
 class EntryHeaderV1(NamedTuple):
-    """``EntryHeader`` and the timestamp of v1."""
-
     offset: Int64
     size: Int32
     crc: UInt32
@@ -85,7 +83,6 @@ class MessageColumns:
         return len(self.offset)
 
     def records(self) -> Iterator[Record]:
-        """One value per row."""
         spans = (self.key_start, self.key_length, self.value_start, self.value_length)
         for offset, timestamp, *span in zip(*(a.tolist() for a in (self.offset, self.timestamp, *spans)), strict=True):
             yield Record(offset, timestamp, self._field(span[0], span[1]), self._field(span[2], span[3]))
@@ -105,25 +102,16 @@ class MessageEntry(StoredBatch):
     timestamp: int
 
     @property
-    def computed_crc(self) -> int:
-        return crc32(self.data[CRC_START:])
-
-    @property
     def last_offset(self) -> int:
-        """Last offset, inclusive. The first one is known only after decoding the records."""
+        """The first one is known only after decoding the records."""
         return self.header.offset
-
-    @property
-    def is_log_append_time(self) -> bool:
-        return self.magic > 0 and bool(self.header.attributes & LOG_APPEND_TIME)
 
     def columns(self, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> MessageColumns:
         """The records as arrays. Decompresses at most ``limit_bytes``; positions in errors count from the payload.
 
         :raises FormatError: an empty, null, nested or malformed wrapper, or a field that exceeds its message
         """
-        codec = self.codec
-        if codec is Codec.NONE:
+        if self.codec is Codec.NONE:
             row = (self.last_offset, self.timestamp, *self._spans())
             return MessageColumns(self.data, *np.array(row, np.int64).reshape(-1, 1))
         return self._inner(self.payload(limit_bytes))
@@ -154,7 +142,6 @@ class MessageEntry(StoredBatch):
         return key_start, key_length, value_start, value_length
 
     def records(self, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Iterator[Record]:
-        """The records one by one, with absolute offsets."""
         return self.columns(limit_bytes).records()
 
     def require_convertible(self, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
@@ -241,7 +228,6 @@ def _columns(data: memoryview, starts: Longs) -> MessageColumns:
 
 
 def _gather(raw: npt.NDArray[np.uint8], positions: Longs, width: int) -> Longs:
-    """The big-endian signed integers of ``width`` bytes at ``positions``."""
     chunks = np.ascontiguousarray(raw[positions[:, None] + np.arange(width)])
     return chunks.view(f">i{width}")[:, 0].astype(np.int64)
 
@@ -263,12 +249,13 @@ def wrap(magic: int, codec: Codec, last_offset: int, timestamp: int, messages: B
     return bytes(data)
 
 
-def iter_batches(buf: Buffer, pos: int = 0, *, torn_tail: bool = False) -> Iterator[RecordBatch | MessageEntry]:
-    """The batches of any magic from ``pos`` to the end of the buffer; checks neither CRCs nor records.
+def iter_batches(buf: Buffer, *, torn_tail: bool = False) -> Iterator[RecordBatch | MessageEntry]:
+    """The batches of any magic in a buffer; checks neither CRCs nor records.
 
     :param torn_tail: accept an incomplete batch at the end of the buffer
     :raises FormatError: unknown magic or impossible length, with the position
     """
+    pos = 0
     while pos < len(buf):
         remaining = len(buf) - pos
         if torn_tail and (remaining < HEADER_V0.size or HEADER_V0.get(buf, "size", pos) > remaining - LOG_OVERHEAD_BYTES):

@@ -34,9 +34,8 @@ _FEATURE_LEVEL = 12
 _BEGIN_TRANSACTION = 23
 _END_TRANSACTION = 24
 _ABORT_TRANSACTION = 25
-_APPLIED_TYPES = frozenset(
-    (_TOPIC, _CONFIG, _REMOVE_TOPIC, _FEATURE_LEVEL, _BEGIN_TRANSACTION, _END_TRANSACTION, _ABORT_TRANSACTION)
-)
+_TRANSACTION_TYPES = (_BEGIN_TRANSACTION, _END_TRANSACTION, _ABORT_TRANSACTION)
+_APPLIED_TYPES = frozenset((_TOPIC, _CONFIG, _REMOVE_TOPIC, _FEATURE_LEVEL, *_TRANSACTION_TYPES))
 
 #: type of the control record that ends a snapshot (``ControlRecordType.SNAPSHOT_FOOTER``)
 SNAPSHOT_FOOTER = 4
@@ -101,13 +100,13 @@ class ClusterConfigs:
             self._apply(record)
 
     def _apply(self, record: MetadataRecord) -> None:
-        appliers = {
+        own = {
             _TOPIC: self._topic,
             _REMOVE_TOPIC: self._remove_topic,
             _CONFIG: self._config,
             _FEATURE_LEVEL: self._feature_level,
         }
-        appliers[record.type](record.message)
+        own[record.type](record.message)
 
     def _topic(self, message: memoryview) -> None:
         name, pos = _string(message, 0)
@@ -146,7 +145,6 @@ class ClusterConfigs:
 
 
 def parse_record(value: Buffer) -> MetadataRecord:
-    """Parses the frame of a metadata record; ``FormatError`` if it is malformed."""
     frame, pos = decode_unsigned(value, 0)
     if frame != _FRAME_VERSION:
         raise FormatError(f"metadata record with frame version {frame}, {_FRAME_VERSION} expected")

@@ -15,8 +15,6 @@ VERSION = 1
 
 
 class SnapshotHeader(NamedTuple):
-    """The fields before the entries."""
-
     version: Int16  # 1
     crc: UInt32  # CRC-32C of everything after this field
     entry_count: Int32  # number of entries

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
+from zlib import crc32
 
 from compaction.formats.codecs import Codec, decompress
 from compaction.formats.primitives import (
@@ -122,15 +123,16 @@ class StoredBatch:
         return Codec.of(self.header.attributes)
 
     @property
-    def computed_crc(self) -> int:
-        """The checksum over the bytes after the CRC field: CRC-32C in v2, CRC-32 before."""
-        raise NotImplementedError
+    def is_log_append_time(self) -> bool:
+        """Whether the broker's append time (v2: ``max_timestamp``) is the timestamp of every record."""
+        return self.magic > 0 and bool(self.header.attributes & LOG_APPEND_TIME)
 
     def ensure_valid(self) -> None:
-        """``FormatError`` when the stored CRC is not the computed one."""
-        stored, computed = self.header.crc, self.computed_crc
+        """``FormatError`` when the stored CRC is not that of the bytes after it: CRC-32C in v2, CRC-32 before."""
+        is_batch, stored = self.magic == MAGIC, self.header.crc
+        computed = crc32c(self.data[CRC_START:]) if is_batch else crc32(self.data[MAGIC_AT:])
         if stored != computed:
-            kind = "batch" if self.magic == MAGIC else "message"
+            kind = "batch" if is_batch else "message"
             raise FormatError(f"{kind} fails its CRC (stored {stored:#x}, computed {computed:#x})", self.position)
 
 
@@ -181,7 +183,6 @@ def encode_record(record: Record, base: RecordBase) -> bytes:
 
 
 def encode_records(records: Iterable[Record], base: RecordBase) -> bytes:
-    """The records, concatenated and uncompressed."""
     return b"".join(encode_record(record, base) for record in records)
 
 
@@ -245,13 +246,7 @@ def _decode_bytes(buf: Buffer, pos: int, end: int) -> tuple[bytes | None, int]:
 
 @dataclass(frozen=True)
 class RecordBatch(StoredBatch):
-    """One v2 batch of a buffer."""
-
     header: BatchHeader
-
-    @property
-    def computed_crc(self) -> int:
-        return crc32c(self.data[CRC_START:])
 
     @property
     def base_offset(self) -> int:
@@ -259,13 +254,7 @@ class RecordBatch(StoredBatch):
 
     @property
     def last_offset(self) -> int:
-        """Last offset, inclusive."""
         return self.header.base_offset + self.header.last_offset_delta
-
-    @property
-    def is_log_append_time(self) -> bool:
-        """Whether the broker's append time (``max_timestamp``) is the timestamp of every record."""
-        return bool(self.header.attributes & LOG_APPEND_TIME)
 
     @property
     def is_control(self) -> bool:

@@ -92,7 +92,7 @@ def _read(path: str, inputs: Inputs) -> Listed:
         data = _bytes(path, "--keys")
         if len(data) > key_list.MAX_BYTES:
             raise UsageError("--keys: the file is larger than 2 GiB", path=path, hint="divide it, and run once for each part")
-        return key_list.read_lines(data, kind), key_list.line_numbers(data)
+        return key_list.read_lines(data, kind)
     except FormatError as error:
         raise UsageError(f"--keys: {error.message}", path=path, hint="correct it, or give another --keys-format") from None
 

@@ -29,6 +29,7 @@ from compaction.policies.comparison import (
     ComparedLog,
     Comparison,
     Distribution,
+    Explanation,
     KeyFigures,
     LogTotals,
     Outcome,
@@ -77,15 +78,16 @@ def compare_with(start: Callable[[], Engine], request: ComparisonRequest, task_s
     return Comparison(uuid.uuid4().hex, request.base.as_of_ms, names, compared_logs, AGE_BOUNDS_MS, seconds, used)
 
 
-def explain(request: ComparisonRequest) -> tuple[ComparedLog, ...]:
-    """The effect of each policy on each log with its reasons, without figures. Reads only indexes and batch headers."""
+def explain(request: ComparisonRequest) -> Explanation:
+    """The effect of each policy on each log with its reasons. Reads only indexes and batch headers."""
+    explained = []
     with _planned(request, None) as logs:
-        return tuple(map(_explained, logs))
-
-
-def _explained(log: LogCases) -> ComparedLog:
-    outcomes = (Outcome(case.policy, case.status, case.report.reason, case.report, why=case.why) for case in log.cases)
-    return ComparedLog(*log.location.topic_partition, log.location.log_dir, outcomes=tuple(outcomes), error=log.error)
+        for log in logs:
+            cases = ((case, case.report) for case in log.cases)
+            outcomes = tuple(Outcome(case.policy, case.status, run.reason, run, why=case.why) for case, run in cases)
+            name, log_dir = log.location.topic_partition, log.location.log_dir
+            explained.append(ComparedLog(*name, log_dir, outcomes=outcomes, error=log.error))
+    return Explanation(explained, request.base.as_of_ms)
 
 
 @contextmanager
@@ -290,18 +292,11 @@ def _outcome(case: PolicyCase, result: CaseResult | None, counts: LogCounts, tot
         rounds = result.rounds
         if result.refusal is not None:
             status, report = OutcomeStatus.REFUSED, case.failed(result.refusal)
+    after = _log_totals(after_bytes, after_segments, total - dropped)
     return Outcome(
-        case.policy,
-        status,
-        report.reason,
-        report,
-        after=_log_totals(after_bytes, after_segments, total - dropped),
-        expired=expired,
-        gone=_distribution(dropped),
-        expired_by_age=expired_by_age,
-        broker_rounds=rounds,
-        why=case.why,
-    )
+        case.policy, status, report.reason, report, after=after, expired=expired, gone=_distribution(dropped),
+        expired_by_age=expired_by_age, broker_rounds=rounds, why=case.why,
+    )  # fmt: skip
 
 
 def _expired(case: PolicyCase, counts: LogCounts) -> tuple[LogTotals, Tally]:

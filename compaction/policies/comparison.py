@@ -31,9 +31,9 @@ from compaction.config.sources import CONFIGURED
 from compaction.metrics import Family, Metric, document, labels_of, of_run, outcomes
 from compaction.printable import printable_json
 from compaction.report import LogReport, LogStatus, RunStatus, VersionUsed
-from compaction.results import PageResult
+from compaction.results import PageResult, Result
 from compaction.screen.amounts import change, counted, elapsed, share_freed, size
-from compaction.screen.text_table import Column, Line, Row, Style, letter, table, top_rows, wrapped
+from compaction.screen.text_table import Column, Line, Row, Screen, Style, letter, table, top_rows, wrapped
 
 SCHEMA_VERSION = 1
 #: with more logs the page omits the conditions
@@ -302,14 +302,9 @@ class Comparison(PageResult):
         pairs = [(log, log.outcomes[number]) for log in self.logs if log.error is None]
         statuses = {status.value: sum(outcome.status is status for _, outcome in pairs) for status in OutcomeStatus}
         changed = [outcome for _, outcome in pairs if outcome.changes]
-        return PolicyTotals(
-            policy,
-            _sum(log.before for log, _ in pairs),
-            _sum(log.remaining(number) for log, _ in pairs),
-            _sum(outcome.expired for outcome in changed),
-            sum((outcome.gone for outcome in changed), Distribution()),
-            statuses,
-        )
+        before, after = _sum(log.before for log, _ in pairs), _sum(log.remaining(number) for log, _ in pairs)
+        gone = sum((outcome.gone for outcome in changed), Distribution())
+        return PolicyTotals(policy, before, after, _sum(outcome.expired for outcome in changed), gone, statuses)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -367,23 +362,47 @@ def _sum(totals: Iterable[LogTotals]) -> LogTotals:
     return sum(totals, LogTotals())
 
 
-def explanations_to_json(logs: Sequence[ComparedLog], as_of_ms: int, origin: Mapping[str, Any]) -> str:
-    """The logs of ``--explain`` without figures: for each policy ``status``, ``reason`` and ``why``."""
-    explained = [
-        {
-            "topic": log.topic,
-            "partition": log.partition,
-            "log_dir": log.log_dir,
-            "error": log.error,
-            "policies": [
-                {"policy": outcome.policy, "status": outcome.status.value, "reason": outcome.reason, "why": list(outcome.why)}
-                for outcome in log.outcomes
-            ],
-        }
-        for log in logs
-    ]
-    head = {"schema_version": SCHEMA_VERSION, "as_of_ms": as_of_ms, "dry_run": True, **origin}
-    return printable_json(json.dumps({**head, "logs": explained}, indent=1, ensure_ascii=False)) + "\n"
+@dataclass(frozen=True)
+class Explanation(Result):
+    """All conditions of each policy for each log, without figures."""
+
+    logs: Sequence[ComparedLog]
+    as_of_ms: int
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> int:
+        return int(any(log.error is not None for log in self.logs))
+
+    def to_json(self) -> str:
+        """The JSON document: for each policy ``status``, ``reason`` and ``why``."""
+        logs = []
+        for log in self.logs:
+            policies = [
+                {"policy": each.policy, "status": each.status.value, "reason": each.reason, "why": list(each.why)}
+                for each in log.outcomes
+            ]
+            head = {name: getattr(log, name) for name in ("topic", "partition", "log_dir", "error")}
+            logs.append({**head, "policies": policies})
+        document = {"schema_version": SCHEMA_VERSION, "as_of_ms": self.as_of_ms, "dry_run": True, **self.origin, "logs": logs}
+        return printable_json(json.dumps(document, indent=1, ensure_ascii=False)) + "\n"
+
+    def print_on(self, screen: Screen) -> None:
+        screen.print(self.lines(screen.style))
+
+    def lines(self, style: Style | None = None, *, all_rows: bool = False, details: bool = False) -> Iterable[Line]:
+        used = style or Style()
+        for log in self.logs:
+            yield from wrapped(f"{log.name} in {log.log_dir}", used, hanging=2)
+            if log.error is not None:
+                yield from wrapped(f"failed: {log.error}", used, indent=2, hanging=2)
+            for outcome in log.outcomes:
+                head = f"{outcome.policy}: {outcome.status.would}: {outcome.reason}"
+                yield from wrapped(head, used, indent=2, hanging=2)
+                for text in (line for why in outcome.why for line in why.split("\n")):
+                    # a remedy is indented
+                    indent, hanging = (10, 0) if text.startswith(" ") else (4, 6)
+                    yield from wrapped(text.strip(), used, indent=indent, hanging=hanging)
 
 
 def _totals_json(totals: dict[str, Any]) -> dict[str, Any]:
@@ -397,21 +416,6 @@ def _log_json(log: dict[str, Any]) -> dict[str, Any]:
         outcome["status"], run["status"] = outcome["status"].value, run["status"].value
         run["seconds"] = round(run["seconds"], 3)
     return {**log, "policies": outcomes}
-
-
-def explanation_lines(logs: Iterable[ComparedLog], style: Style) -> Iterator[Line]:
-    """All conditions of each policy for each log."""
-    for log in logs:
-        yield from wrapped(f"{log.name} in {log.log_dir}", style, hanging=2)
-        if log.error is not None:
-            yield from wrapped(f"failed: {log.error}", style, indent=2, hanging=2)
-        for outcome in log.outcomes:
-            head = f"{outcome.policy}: {outcome.status.would}: {outcome.reason}"
-            yield from wrapped(head, style, indent=2, hanging=2)
-            for text in (line for why in outcome.why for line in why.split("\n")):
-                # a remedy is indented
-                indent, hanging = (10, 0) if text.startswith(" ") else (4, 6)
-                yield from wrapped(text.strip(), style, indent=indent, hanging=hanging)
 
 
 def _table(logs: Sequence[ComparedLog], policies: range, style: Style, *, all_rows: bool, details: bool) -> list[Line]:
@@ -514,7 +518,7 @@ def _totals(comparison: Comparison, style: Style) -> list[Line]:
 
 
 def comparison_metrics(comparison: Comparison) -> str:
-    """The figures as OpenMetrics text; see ``compaction.metrics`` for the rules and labels.
+    """A comparison's figures as OpenMetrics text; see ``compaction.metrics`` for the rules and labels.
 
     | metric | meaning |
     | --- | --- |

@@ -396,15 +396,9 @@ def _known(log: _Log) -> Known:
         estimates.append(f"{spread} of the log are simulated, each as if its remaining records were spread evenly")
     elif (parts[:, RECORDS] > 1).any():
         estimates.append("the records of a batch are taken to have the same timestamp")
-    return Known(
-        exact=not estimates,
-        estimate="; ".join(estimates),
-        file_times=log.file_times,
-        first_ms=int(log.arrivals_ms[0]),
-        complete_from_ms=int(complete_ms),
-        missing_share=round(1 - int(held[:complete].sum()) / offsets, 4) if offsets else 0.0,
-        arrived_bytes=sum(segment.size_bytes for segment in log.view.segments),
-    )
+    missing_share = round(1 - int(held[:complete].sum()) / offsets, 4) if offsets else 0.0
+    times = int(log.arrivals_ms[0]), int(complete_ms)
+    return Known(not estimates, "; ".join(estimates), log.file_times, *times, missing_share, log.view.size_bytes)
 
 
 def fit(policy: str, fit_bytes: int, compacts: bool, deletes: bool, simulate: Callable[[str], Effect]) -> Fit:

@@ -82,7 +82,6 @@ class Replay:
         self._waiting: list[tuple[int, int]] = []
         #: the cleaner looks again if a segment was rolled, or at a time
         self._rolled, self._look_ms = False, _LONG_MAX
-        self._samples: list[Sample] = []
         self._events: list[Event] = []
         #: how long a superseded record has remained at most, ms, and one that a tombstone superseded
         self._oldest = 0, 0
@@ -94,15 +93,12 @@ class Replay:
         :param ends: those of them at which a period ends
         :param policy: the name of the effect
         """
-        times, is_end = self._times, set(ends.tolist())
+        samples, is_end = list[Sample](), set(ends.tolist())
         least = peak = area = cleaned = superseded = 0
         measured: tuple[int, int, int] | None = None
-        before_ms: int | None = None
-        since_ms = 0
+        before_ms = since_ms = int(checks[0]) if checks.size else 0
         for now_ms in checks.tolist():
-            if before_ms is None:
-                before_ms = since_ms = now_ms
-            self._append(bisect_right(times, now_ms))
+            self._append(bisect_right(self._times, now_ms))
             area += self._size * (now_ms - before_ms)
             self._waiting = [(until_ms, size) for until_ms, size in self._waiting if until_ms > now_ms]
             peak = max(peak, self._on_disk(self._size + sum(size for _, size in self._waiting)))
@@ -116,16 +112,15 @@ class Replay:
                 state = self._start, self._arrived, self._first_dirty or 0
                 if state != measured:
                     superseded, measured = self._parts.superseded_bytes(*state), state
-                self._samples.append(
-                    Sample(now_ms, self._size, least, mean, peak, cleaned, superseded, len(self._segments), self._arrived_bytes)
-                )
+                amounts = self._size, least, mean, peak, cleaned, superseded, len(self._segments), self._arrived_bytes
+                samples.append(Sample(now_ms, *amounts))
                 least, peak = self._size, self._on_disk(self._size)
                 area = cleaned = 0
                 since_ms = now_ms
         if checks.size:
             self._note_ages(int(checks[-1]))
         events = tuple(event for event in self._events if event.at_ms >= ends[0]) if ends.size else ()
-        return Effect(policy, tuple(self._samples), events, *self._oldest)
+        return Effect(policy, tuple(samples), events, *self._oldest)
 
     def _on_disk(self, log_bytes: int) -> int:
         """Bytes of ``.log`` files with their offset and time indexes, which have about an entry for each interval."""
@@ -140,8 +135,11 @@ class Replay:
         config, segments = self._config, self._segments
         # Kafka: ``LogConfig.maxSegmentMs``
         longest_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.cleanup_compact else config.segment_ms
-        active = segments.pop() if segments else None
-        base, size, began_ms, written_ms = _fields(active)
+        base, size, began_ms, written_ms = -1, 0, _LONG_MAX, -1
+        if segments:
+            active = segments.pop()
+            base, size = active.base_offset, active.size_bytes
+            began_ms, written_ms = active.first_batch_timestamp_ms, active.mtime_ms
         created_ms, largest_ms = self._created_ms, self._active_largest_ms
         for part in range(self._arrived, end):
             more, latest_ms, now_ms = self._sizes[part], self._largest_ms[part], self._times[part]
@@ -236,13 +234,6 @@ class Replay:
         self._oldest = max(self._oldest[0], ages[0]), max(self._oldest[1], ages[1])
 
 
-def _fields(segment: Segment | None) -> tuple[int, int, int, int]:
-    """Base, size, first timestamp, and when it was written last; a base of -1 for none."""
-    if segment is None:
-        return -1, 0, _LONG_MAX, -1
-    return segment.base_offset, segment.size_bytes, segment.first_batch_timestamp_ms, segment.mtime_ns // _NS
-
-
 def _segment(base: int, size: int, first_ms: int, largest_ms: int, written_ms: int, end: int) -> Segment:
     largest_ms = largest_ms if largest_ms >= 0 else written_ms
     return Segment(base, size, written_ms * _NS, 0, 0, largest_ms, first_ms if size and first_ms >= 0 else _LONG_MAX, end)
@@ -332,13 +323,11 @@ class Parts:
         """Stored bytes of a remaining byte of records: less of a batch compresses less well."""
         density, whole, batches = self._density[of], self._columns[of, PLAIN], self._columns[of, BATCHES]
         if not len(self._density_by_size):
-            unchanged: Floats = density
-            return unchanged
+            return density
         sizes, densities = self._density_by_size.T
         before = np.interp(_ratio(whole, batches, 1), sizes, densities)
         after = np.interp(_ratio(plain, kept, 1), sizes, densities)
-        changed: Floats = np.where(plain < whole, density * after / before, density)
-        return changed
+        return np.where(plain < whole, density * after / before, density)
 
     def _last_batches(self, first: int, end: int, log_end: int, now_ms: int) -> Bools:
         """bool[end - first]: whether the part is the last data batch of a producer that is active."""
@@ -376,16 +365,14 @@ class Parts:
     def _marker_bytes(self, of: slice) -> Floats:
         horizon, each = self._marker_horizon[of], _ratio(self._columns[of, CONTROL_BYTES], self._columns[of, CONTROLS], 0)
         grown = np.where(horizon > 0, self._growth(of, horizon, each - HEADER_SIZE), 0)
-        sizes: Floats = self._markers[of] * (each + grown)
-        return sizes
+        return self._markers[of] * (each + grown)
 
     def _growth(self, of: slice, horizon: Int64s, record_bytes: Floats) -> Floats:
         """By how many bytes a record of a part grows when its timestamp counts from the batch's horizon."""
         delta = _varint_bytes(self._columns[of, LARGEST_TIMESTAMP] - horizon) - 1
         size = np.rint(record_bytes).astype(np.int64)
         body = size - np.where(size > 1 + 63, np.where(size > 2 + 8191, 3, 2), 1)
-        grown: Floats = (delta + _varint_bytes(body + delta) - _varint_bytes(body)).astype(np.float64)
-        return grown
+        return (delta + _varint_bytes(body + delta) - _varint_bytes(body)).astype(np.float64)
 
     def delete(self, first: int) -> None:
         self.sizes[:first], self._data[:first], self._markers[:first] = 0, 0, 0

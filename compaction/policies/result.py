@@ -191,13 +191,10 @@ class SimulatedLog:
 def total(policy: str, effects: Sequence[Effect]) -> Effect:
     """The sum over logs under one policy."""
     shown = [effect for effect in effects if effect.error is None]
-    return Effect(
-        policy,
-        tuple(_sum(samples) for samples in zip(*(effect.samples for effect in shown), strict=True)),
-        tuple(sorted((event for effect in shown for event in effect.events), key=lambda event: event.at_ms)),
-        max((effect.oldest_superseded_ms for effect in shown), default=0),
-        max((effect.oldest_deleted_ms for effect in shown), default=0),
-    )
+    samples = tuple(map(_sum, zip(*(effect.samples for effect in shown), strict=True)))
+    events = tuple(sorted((event for effect in shown for event in effect.events), key=lambda event: event.at_ms))
+    superseded_ms = max((effect.oldest_superseded_ms for effect in shown), default=0)
+    return Effect(policy, samples, events, superseded_ms, max((effect.oldest_deleted_ms for effect in shown), default=0))
 
 
 def _sum(samples: Sequence[Sample]) -> Sample:

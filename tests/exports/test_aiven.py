@@ -35,16 +35,11 @@ from tests.exports.exports import (
     CODINGS,
     LOG_NAME,
     aiven,
-    no_exports_known,
-    objects,
     require_cryptography,
     second_upload,
-    source,
 )
-from tests.files.remote_places import PLACE, bucket
+from tests.files.remote_places import PLACE
 from tests.log.logs import build, data_batch
-
-__all__ = ["bucket", "no_exports_known", "objects", "source"]
 
 CHUNK_BYTES = 100
 SEALED_BYTES = CHUNK_BYTES + 28

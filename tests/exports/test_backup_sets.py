@@ -26,7 +26,7 @@ from compaction.exports import new_export
 from compaction.exports.backup import MAX_MANIFEST_BYTES
 from compaction.exports.backup_writer import BackupTarget
 from compaction.exports.new_export import require_empty
-from compaction.files.calls import OPTIONS_VARIABLE, call, temporary_directory
+from compaction.files.calls import OPTIONS_VARIABLE, temporary_directory
 from compaction.files.local import LocalFileSystem
 from compaction.files.mixed import MixedFileSystem
 from compaction.files.uri import SPOOL, options_of, parse_uri, require_in_place
@@ -43,12 +43,6 @@ from tests.oracle.backup_segments import LZ4, NONE, ZSTD, decode_segment, encode
 
 T0 = 1_700_000_000_000
 EXTENSIONS = {NONE: "", ZSTD: ".zst", LZ4: ".lz4"}
-
-
-@pytest.fixture(autouse=True)
-def _own_places() -> Iterator[None]:
-    with call():
-        yield
 
 
 def some_records(start: int, end: int, step: int = 1) -> list[Record]:

@@ -17,9 +17,7 @@ from compaction.files import mixed
 from compaction.files.filesystem import join
 from compaction.files.manifest import MARKER, marker
 from compaction.files.mixed import OutputFileSystem, marked_by
-from tests.files.remote_places import PLACE, bucket
-
-__all__ = ["bucket"]
+from tests.files.remote_places import PLACE
 
 OUT = f"{PLACE}/out"
 OURS, THEIRS = "ours", "theirs"

@@ -18,11 +18,9 @@ from compaction.formats.indexes import TXN_ROW, write_txn_index
 from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
 from tests.exports.aiven_objects import KEY_ID
 from tests.exports.exchanged_uploads import EPOCHS, LAYOUTS, Export, exchange, problems
-from tests.exports.exports import Epochs, no_exports_known
+from tests.exports.exports import Epochs
 from tests.exports.test_local_tiered import tail
 from tests.log.logs import data_batch
-
-__all__ = ["no_exports_known"]
 
 FIRST, SECOND = ((0, 0), (1, 30)), ((0, 0), (2, 30))
 

@@ -8,6 +8,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from compaction.formats.primitives import FieldTable
 from compaction.formats.record_batch import Header, Record
 
 _DIRECTORY = Path(__file__).resolve().parent.parent / "golden" / "formats"
@@ -60,4 +61,12 @@ def noise(size: int) -> bytes:
     for _ in range(size):
         state = (state * 1103515245 + 12345) & 0x7FFFFFFF
         out.append(state >> 16 & 0xFF)
+    return bytes(out)
+
+
+def changed(table: FieldTable[Any], data: bytes, **fields: int) -> bytes:
+    """The bytes with other fields in the record that they begin with."""
+    out = bytearray(data)
+    for name, value in fields.items():
+        table.put(out, name, value)
     return bytes(out)

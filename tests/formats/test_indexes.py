@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from compaction.formats import indexes
 from compaction.formats.primitives import FormatError
 from compaction.formats.producer_snapshot import ENTRY, HEADER, ProducerEntry, read_snapshot, write_snapshot
-from tests.formats.golden import golden, unbase64
+from tests.formats.golden import changed, golden, unbase64
 
 FILES = golden("files")
 BASE = 5_000_000_000
@@ -244,23 +244,20 @@ def test_a_truncated_snapshot_is_an_error(length: int) -> None:
 
 @pytest.mark.parametrize("version", [-1, 0, 2])
 def test_an_unknown_version_of_a_snapshot_is_an_error(version: int) -> None:
-    data = bytearray(DATA)
-    HEADER.put(data, "version", version)
+    data = changed(HEADER, DATA, version=version)
     with pytest.raises(FormatError, match=f"unknown snapshot version {version}"):
         read_snapshot(data)
 
 
 @pytest.mark.parametrize("count", [-1, 4, 2**31 - 1])
 def test_an_impossible_count_of_producers_is_an_error(count: int) -> None:
-    data = bytearray(DATA)
-    HEADER.put(data, "entry_count", count)
+    data = changed(HEADER, DATA, entry_count=count)
     with pytest.raises(FormatError, match=f"{count} entries declared"):
         read_snapshot(data)
 
 
 def test_the_error_of_a_snapshot_shows_both_crcs() -> None:
-    data = bytearray(DATA)
-    HEADER.put(data, "crc", 1)
+    data = changed(HEADER, DATA, crc=1)
     with pytest.raises(FormatError, match=r"stored 0x1, computed 0x[0-9a-f]+") as caught:
         read_snapshot(data)
     assert caught.value.position == 2

@@ -23,7 +23,7 @@ from compaction.formats.message_set import (
 )
 from compaction.formats.primitives import FormatError
 from compaction.formats.record_batch import HEADER, Record, RecordBase, RecordBatch, encode_records
-from tests.formats.golden import FILTER_HORIZON_MS, FIRST_TWO, comparable, golden, record, unbase64
+from tests.formats.golden import FILTER_HORIZON_MS, FIRST_TWO, changed, comparable, golden, record, unbase64
 from tests.kafka.encode import Batch, Legacy
 
 GOLDEN = [case for case in golden("batches") if case["batches"][0]["magic"] < 2]
@@ -39,14 +39,6 @@ def batches(data: bytes) -> list[MessageEntry]:
 
 def read(data: bytes) -> list[Record]:
     return [row for batch in batches(data) for row in batch.records()]
-
-
-def changed(data: bytes, **fields: int) -> bytes:
-    """The first entry with other fields in its header."""
-    out = bytearray(data)
-    for name, value in fields.items():
-        HEADER_V0.put(out, name, value)
-    return bytes(out)
 
 
 @st.composite
@@ -112,13 +104,13 @@ def test_v0_has_no_timestamp_type() -> None:
 
 def test_a_wrapper_at_offset_0_has_absolute_offsets() -> None:
     data = Legacy([Record(offset, 5, b"k", b"v") for offset in (0, 1, 2)], 1, "gzip").encode()
-    assert [row.offset for row in read(changed(data, offset=0))] == [0, 1, 2]
+    assert [row.offset for row in read(changed(HEADER_V0, data, offset=0))] == [0, 1, 2]
 
 
 def test_a_wrapper_below_its_relative_offsets_is_an_error() -> None:
     data = Legacy([Record(offset, 5, b"k", b"v") for offset in (7, 8, 9)], 1, "gzip").encode()
     with pytest.raises(FormatError, match="wrapper at offset 1 below its last relative offset 2"):
-        read(changed(data, offset=1))
+        read(changed(HEADER_V0, data, offset=1))
 
 
 def test_columns_point_into_the_decompressed_bytes() -> None:
@@ -172,7 +164,7 @@ class TestDamage:
     @pytest.mark.parametrize(("magic", "size"), [(0, -1), (0, 0), (0, 13), (1, 21), (0, 2**31 - 1), (1, 2**31 - 1)])
     def test_an_impossible_size(self, magic: int, size: int) -> None:
         with pytest.raises(FormatError, match=f"size {size} does not fit"):
-            parse_message_entry(changed(Legacy(self.rows[:1], magic).encode(), size=size))
+            parse_message_entry(changed(HEADER_V0, Legacy(self.rows[:1], magic).encode(), size=size))
 
     def test_another_magic(self) -> None:
         with pytest.raises(FormatError, match="magic 2, 0 or 1 expected"):
@@ -202,9 +194,9 @@ class TestDamage:
             (None, "null value"),
             (b"", "without messages"),
             (Legacy(rows, 1, "gzip").encode(), "inside a wrapper"),
-            (changed(Legacy(rows, 1).encode(), size=13), "message of 13 bytes"),
-            (changed(Legacy(rows, 1).encode(), magic=2), "unknown magic"),
-            (changed(Legacy([Record(0, 0, None, None)], 0).encode(), magic=1), "too short"),
+            (changed(HEADER_V0, Legacy(rows, 1).encode(), size=13), "message of 13 bytes"),
+            (changed(HEADER_V0, Legacy(rows, 1).encode(), magic=2), "unknown magic"),
+            (changed(HEADER_V0, Legacy([Record(0, 0, None, None)], 0).encode(), magic=1), "too short"),
         ],
     )
     def test_a_malformed_wrapper(self, inner: bytes | None, message: str) -> None:
@@ -228,7 +220,7 @@ class TestDamage:
             parse_message_entry(data).columns(limit_bytes=1000)
 
     def test_inner_checksums_are_not_verified(self) -> None:
-        inner = changed(Legacy([Record(0, 5, b"key", b"value")], 1).encode(), crc=1)
+        inner = changed(HEADER_V0, Legacy([Record(0, 5, b"key", b"value")], 1).encode(), crc=1)
         assert read(self.wrap(compress(Codec.GZIP, inner))) == [Record(11, 5, b"key", b"value")]
 
     @pytest.mark.parametrize("magic", [0, 1])

@@ -204,7 +204,7 @@ def test_what_a_killed_run_has_left_is_neither_read_nor_overwritten(
     bucket: Bucket, objects: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     export = few(objects, "plain")
-    monkeypatch.setattr(new_export, "_remove", lambda files, path, made: None)
+    monkeypatch.setattr(new_export, "marked_by", lambda path: None)
     (name,) = (file.name for file in export.rglob(f"{44:020d}-*.rsm-manifest"))
     given = ("--log-dir", f"aiven+file://{export}", "--output-dir", bucket.address("out"), "--output-layout", "aiven")
     with bucket.refusing(name):

@@ -16,28 +16,15 @@ import pytest
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome-headless-shell")
 _FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-extensions",
-    "--disable-component-extensions-with-background-pages",
-    "--disable-default-apps",
-    "--disable-domain-reliability",
-    "--disable-client-side-phishing-detection",
+    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-extensions", "--disable-default-apps",
+    "--disable-component-extensions-with-background-pages", "--disable-domain-reliability",
+    "--disable-client-side-phishing-detection", "--metrics-recording-only", "--no-pings",
     "--disable-features=NetworkTimeServiceQuerying,OptimizationHints,MediaRouter,Translate,AutofillServerCommunication",
-    "--metrics-recording-only",
-    "--no-pings",
     # nothing of the browser's own gets out either
     "--host-resolver-rules=MAP * ~NOTFOUND",
-    "--hide-scrollbars",
-    "--force-device-scale-factor=1",
-    "--virtual-time-budget=20000",
-    "--enable-logging=stderr",
-)
+    "--hide-scrollbars", "--force-device-scale-factor=1", "--virtual-time-budget=20000", "--enable-logging=stderr",
+)  # fmt: skip
 DARK = "--blink-settings=preferredColorScheme=0"
 #: on a phone's screen: the page as a frame of that width, which a window cannot be
 _PHONE = '<!doctype html><body style="margin:0"><iframe style="width:360px;height:740px;border:0" srcdoc="{}"></iframe></body>'

@@ -12,10 +12,10 @@ from compaction.config.sources import CONFIGURED
 from compaction.policies.comparison import (
     ComparedLog,
     Distribution,
+    Explanation,
     LogTotals,
     OutcomeStatus,
     comparison_metrics,
-    explanations_to_json,
 )
 from compaction.report import RunStatus
 from tests.policies.made import AS_OF_MS, POLICIES, comparison, failed, log
@@ -80,7 +80,7 @@ def test_the_document_has_every_figure() -> None:
 
 
 def test_explanations_have_the_conditions_of_each_policy() -> None:
-    document = json.loads(explanations_to_json([log("a-0", 1)], 5, {}))
+    document = json.loads(Explanation([log("a-0", 1)], 5).to_json())
     assert (document["as_of_ms"], document["logs"][0]["policies"][0]["status"]) == (5, "cleaned")
     assert len(document["logs"][0]["policies"][0]["why"]) == 2
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.policies.comparison import ComparedLog, Comparison, OutcomeStatus, explanation_lines
+from compaction.policies.comparison import ComparedLog, Comparison, Explanation, OutcomeStatus
 from compaction.report import CHANGED, IN_USE, LogReport, LogStatus
 from compaction.run_report import RunReport
 from compaction.screen.text_table import Screen, letter
@@ -227,7 +227,7 @@ def test_letters_go_on_after_z() -> None:
 def test_explanations_have_every_condition_with_its_remedy() -> None:
     stream = io.StringIO()
     screen = Screen(stream)
-    screen.print(explanation_lines([log("a-0", 1), made.failed("b-0", "broken")], screen.style))
+    Explanation([log("a-0", 1), made.failed("b-0", "broken")], 5).print_on(screen)
     assert stream.getvalue().startswith(
         "a-0 in /data\n"
         "  cleanup.policy=compact: would be cleaned: over 0.5\n"
@@ -241,7 +241,7 @@ def test_explanations_have_every_condition_with_its_remedy() -> None:
 def test_explanations_fit_a_terminal() -> None:
     stream = io.StringIO()
     screen = Screen(stream, 50)
-    screen.print(explanation_lines([log("a-0", 1)], screen.style))
+    Explanation([log("a-0", 1)], 5).print_on(screen)
     assert widest(stream.getvalue()) <= 50
     assert "\n  cleanup.policy=compact: would be cleaned: over\n    0.5\n" in stream.getvalue()
 
