@@ -90,7 +90,7 @@ def certify_pairs(
     check_logs(logs.values())
     tasks: list[RangeTask] = []
     for number, log in logs.items():
-        log.error = next((walk.error for walk in log.before if walk.error is not None), log.error)
+        log.error = next((walk.fault.what for walk in log.before if walk.fault is not None), log.error)
         if log.error is None:
             check_segments(log)
             tasks += cut_into_ranges(number, log, check_transactions(log), range_bytes)
@@ -196,9 +196,9 @@ def explain(start: Callable[[], Engine], request: VerifyRequest, offset: int) ->
         return pair.lines()
     runner, name = start(), f"{pair.topic_partition}:{offset}"
     log = walk_logs(runner, {0: pair})[0]
-    broken = next((walk for walk in log.before if walk.error is not None and walk.next_offset <= offset), None)
-    if broken is not None:
-        return [f"{name} cannot be judged: {broken.error}"]
+    fault = next((walk.fault for walk in log.before if walk.fault is not None and walk.next_offset <= offset), None)
+    if fault is not None:
+        return [f"{name} cannot be judged: {fault.what}"]
     tasks = list(cut_into_ranges(0, log, aborted_data(resolve(log.before)), _EXPLAINED_BYTES))
     task = next((range_task for range_task in tasks if range_task.first_offset <= offset < range_task.end_offset), tasks[-1])
     source, result = _find(task, offset, in_after=False), _find(task, offset, in_after=True)

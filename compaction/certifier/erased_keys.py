@@ -55,26 +55,17 @@ class ErasedKeys:
             matcher(pattern)
 
     def to_erase(self, chunk: Chunk, end_offset: int, counts: Counter[str]) -> Bools:
-        """Whether each record of a chunk has such a key and is below ``end_offset``, bool[n]; counts those at or past it."""
-        selected = self._selected(chunk)
-        below: Bools = selected & (chunk.records["offset"] < end_offset)
-        counts[REMAINING] += self._remaining(chunk, selected & ~below)
-        return below
-
-    def remaining(self, chunk: Chunk) -> int:
-        """The number of records in a chunk that an erasure of it would remove or change."""
-        return self._remaining(chunk, self._selected(chunk))
-
-    def _remaining(self, chunk: Chunk, selected: Bools) -> int:
-        # a record without value and headers is a tombstone already
-        return int(_have_content(chunk, chunk.records[selected]).sum() if self.tombstones else selected.sum())
-
-    def _selected(self, chunk: Chunk) -> Bools:
+        """Whether each record of a chunk has such a key and is below ``end_offset``, bool[n]; counts those at or past it
+        that an erasure would remove or change."""
         control = BatchKinds.of(chunk.rows).control
         candidates = ~control[chunk.records["batch"]] & (chunk.records["key_size"] >= 0)
         selected = np.zeros(len(chunk.records), np.bool_)
         selected[candidates] = matching(self.criteria, keys_of(chunk, chunk.records[candidates]))
-        return selected
+        below: Bools = selected & (chunk.records["offset"] < end_offset)
+        later = selected & ~below
+        # a record without value and headers is a tombstone already
+        counts[REMAINING] += int(_have_content(chunk, chunk.records[later]).sum() if self.tombstones else later.sum())
+        return below
 
     @staticmethod
     def copied(before: Chunk, after: Chunk) -> Int64s:

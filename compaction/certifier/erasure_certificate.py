@@ -42,13 +42,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from compaction.certifier.certificate import LogCertificate, Remains, Status, VerifyReport, Violation, worst
+from compaction.certifier.certificate import REMAINING, LogCertificate, Remains, Status, VerifyReport, Violation, worst
 from compaction.certifier.certify import certify_pairs, run_packed
 from compaction.certifier.erased_keys import ErasedKeys
 from compaction.certifier.find_pairs import LONG_MAX, LogPair, SegmentFiles, Side, VerifyRequest, find_pairs
@@ -351,13 +352,11 @@ def unreached(
     marked = frozenset(marked_dirs_of(names, logs))
     for name in names:
         log = parse_partition_dir(name)
-        if name in marked or log in unread:
-            paths += [join(name, file) for file in _listed(fs, join(log_dir, name)) if not _has_no_records(file)]
-        elif log in logs:
-            other_files = [
-                file for file in _listed(fs, join(log_dir, name)) if not (is_log_file(file) or _has_no_records(file))
-            ]
-            paths += [join(name, file) for file in other_files if replaced or not file.endswith(DELETED)]
+        if name in marked or log in unread or log in logs:
+            files = [file for file in _listed(fs, join(log_dir, name)) if not _has_no_records(file)]
+            if not (name in marked or log in unread):
+                files = [file for file in files if not is_log_file(file) and (replaced or not file.endswith(DELETED))]
+            paths += [join(name, file) for file in files]
         elif not (is_of_log_dir(name) or is_claim(name) or name in _OF_RUNS):
             paths.append(name)
     return [f"{path.rstrip(_DIRECTORY)}{_DIRECTORY}" if _is_dir(fs, join(log_dir, path)) else path for path in paths]
@@ -373,17 +372,18 @@ def _size_of(path: str) -> int:
 
 def remains_in(path: str, erased: ErasedKeys) -> Remains:
     """Search a file of ``unreached`` for the keys."""
-    records, complete = 0, False
+    counts, complete = Counter[str](), False
     try:
         status = file_system([path]).stat(path)
         if path.endswith(_DIRECTORY) or status is None or not status.is_file:
             return Remains(path)
         for chunk in read_chunks([ByteRange(path, 0, status.size, 0)], -LONG_MAX, LONG_MAX):
-            records += erased.remaining(chunk)
+            erased.to_erase(chunk, -LONG_MAX, counts)
         complete = True
     except (CompactionError, FormatError):
         # not a segment, or a torn tail
         complete = False
+    records = counts[REMAINING]
     return Remains(path, records if complete or records else None)
 
 

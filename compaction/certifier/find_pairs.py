@@ -225,12 +225,12 @@ def pair_directories(fs: FileSystem, before: Rules, after: Sequence[LogLocation]
     sources, results = _by_name(before, "before"), _by_name(after, "after")
     pairs: list[LogPair | LogCertificate] = []
     for name in sorted({**sources, **results}):
-        if name not in results:
-            pairs.append(LogCertificate.violated(name, _first_offset(fs, sources[name]), "log is missing"))
-        elif name not in sources:
-            pairs.append(LogCertificate.violated(name, _first_offset(fs, results[name]), "log is not in the source"))
-        else:
+        if name in sources and name in results:
             pairs.append(_pair(fs, sources[name], before[sources[name]], results[name]))
+            continue
+        segments = segments_in(fs, (sources.get(name) or results[name]).path)
+        message = "log is missing" if name in sources else "log is not in the source"
+        pairs.append(LogCertificate.violated(name, segments[0].base_offset if segments else 0, message))
     return pairs
 
 
@@ -244,13 +244,10 @@ def compared(pairs: list[LogPair | LogCertificate], log_dirs: Sequence[str]) -> 
 
     :raises UsageError: there is nothing to compare
     """
-    results: list[LogPair | LogCertificate] = []
-    for pair in pairs:
+    reason, results = f"it has no {DELETED} files of the last run", pairs.copy()
+    for number, pair in enumerate(pairs):
         if isinstance(pair, LogPair) and not any(segment.suffix for segment in pair.before.segments):
-            reason = f"it has no {DELETED} files of the last run"
-            results.append(LogCertificate(*pair.topic_partition, Status.NOT_COMPARED, reason))
-        else:
-            results.append(pair)
+            results[number] = LogCertificate(*pair.topic_partition, Status.NOT_COMPARED, reason)
     if results and all(isinstance(pair, LogCertificate) and pair.status is Status.NOT_COMPARED for pair in results):
         problem = f"nothing to compare: no log here has {DELETED} files of the last run"
         hint = "the next run, a broker's start or file.delete.delay.ms=0 removes them; give --before a copy of the state before"
@@ -324,11 +321,6 @@ def _side(fs: FileSystem, location: LogLocation, segments: tuple[SegmentFiles, .
     return Side(segments, start, checkpoints.cleaner_offsets.get(name))
 
 
-def _first_offset(fs: FileSystem, location: LogLocation) -> int:
-    segments = segments_in(fs, location.path)
-    return segments[0].base_offset if segments else 0
-
-
 def _by_name(locations: Iterable[LogLocation], side: str) -> Mapping[TopicPartition, LogLocation]:
     by_name: dict[TopicPartition, LogLocation] = {}
     for location in locations:
@@ -356,14 +348,10 @@ def require_sources(request: CompactionRequest) -> None:
 def requests(request: CompactionRequest, report: RunReport) -> Iterator[VerifyRequest]:
     """One request per log directory: in a copy for every log that did not fail, in place for the changed logs."""
     targets = {} if request.output_dir is None else layout(request.output_dir, request.log_dirs)
+    done = [log for log in report.logs if log.status is not LogStatus.FAILED]
+    done = [log for log in done if targets or log.status is LogStatus.CLEANED or log.expired_segments]
     for log_dir in request.log_dirs:
-        logs = frozenset(
-            TopicPartition(log.topic, log.partition)
-            for log in report.logs
-            if log.log_dir == log_dir
-            and log.status is not LogStatus.FAILED
-            and (targets or log.status is LogStatus.CLEANED or log.expired_segments)
-        )
+        logs = frozenset(TopicPartition(log.topic, log.partition) for log in done if log.log_dir == log_dir)
         if logs:
             yield of_logs(request, log_dir, logs, targets.get(log_dir))
 

@@ -245,8 +245,8 @@ def _files(fs: FileSystem, directory: str) -> dict[str, int] | None:
     stat = fs.stat(directory)
     if stat is None or not stat.is_dir:
         return None
-    stats = ((name, fs.stat(join(directory, name))) for name in fs.listdir(directory))
-    return {name: status.size for name, status in stats if status is not None and status.is_file}
+    stats = {name: fs.stat(join(directory, name)) for name in fs.listdir(directory)}
+    return {name: status.size for name, status in stats.items() if status is not None and status.is_file}
 
 
 def _content(fs: FileSystem, path: str, parse: Callable[[FileSystem, str], T]) -> T | None:

@@ -325,44 +325,37 @@ class _After:
     def __init__(self, task: RangeTask, result: RangeResult) -> None:
         self._chunks = read_chunks(task.after, task.first_offset, task.end_offset)
         self._chunk: Chunk | None = None
-        self._row = 0
-        self._previous = -1
-        self._result = result
+        self._row, self._previous, self._result = 0, -1, result
 
     def up_to(self, last_offset: int) -> Iterator[Chunk]:
         """The next batches that end at or below ``last_offset``."""
-        while True:
-            if self._chunk is None:
-                self._chunk, self._row = self._next(), 0
-                if self._chunk is None:
-                    return
-                self._result.read(self._chunk)
-                self._count(self._chunk)
-            rows = self._chunk.rows
-            end = int(np.searchsorted(rows["last_offset"], last_offset, "right"))
+        while (chunk := self._chunk or self._next()) is not None:
+            end = int(np.searchsorted(chunk.rows["last_offset"], last_offset, "right"))
             if end > self._row:
-                yield self._chunk.between(self._row, end)
-                self._row = end
-            if end < len(rows):
+                yield chunk.between(self._row, end)
+            if end < len(chunk.rows):
+                self._chunk, self._row = chunk, end
                 return
-            self._chunk = None
+            self._chunk, self._row = None, 0
 
     def _next(self) -> Chunk | None:
-        """The next chunk. A malformed one is a violation and ends the range."""
+        """The next chunk, counted. A malformed one is a violation and ends the range."""
         try:
-            return next(self._chunks, None)
+            chunk = next(self._chunks, None)
         except CorruptLogError as error:
             self._chunks = iter(())
             self._result.findings.add(self._previous + 1, str(error))
             return None
-
-    def _count(self, chunk: Chunk) -> None:
+        if chunk is None:
+            return None
+        self._result.read(chunk)
         offsets = chunk.records["offset"]
         self._result.counts["records_after"] += len(offsets)
         if len(offsets):
             falls = np.flatnonzero(offsets <= np.append(self._previous, offsets[:-1]))
             self._result.findings.add_all(offsets[falls], "offset does not increase")
             self._previous = int(offsets[-1])
+        return chunk
 
 
 def _compare(before: Chunk, after: Chunk, result: RangeResult, erased: ErasedKeys | None, selected: Bools | None) -> Int64s:

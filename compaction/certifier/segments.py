@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from compaction.certifier.certificate import Findings, LogCertificate
+from compaction.certifier.certificate import Findings, LogCertificate, Violation
 from compaction.certifier.find_pairs import LONG_MAX, LogPair, SegmentFiles
 from compaction.certifier.reader import BatchKinds, ByteRange, Rows, is_torn, read_batches, same_bytes
 from compaction.errors import CorruptLogError, LogError
@@ -26,7 +26,7 @@ from compaction.files.mixed import file_system
 from compaction.formats.checkpoints import EpochRange
 from compaction.formats.indexes import SEGMENT_INDEXES, TXN_ROW, read_txn_index
 from compaction.formats.primitives import FormatError
-from compaction.names import CLEAN_SHUTDOWN, CLEANER_OFFSETS, INDEX, LOG, TIMEINDEX, TXNINDEX
+from compaction.names import CLEAN_SHUTDOWN, CLEANER_OFFSETS, INDEX, SEGMENT_KINDS, TIMEINDEX, TXNINDEX
 
 #: One row per transaction marker (``kind`` is ``ABORT`` or ``COMMIT``), and per run of data batches of a producer without a
 #: marker of that producer in between (``DATA``). ``first``, ``last``: base offset of the first and last offset of the last
@@ -64,9 +64,8 @@ class SegmentWalk:
     """The result of a walk. The first ``size_bytes`` are complete, valid batches that end before ``next_offset``.
 
     ``epochs``: the leader epochs of its v2 batches. ``cuts``: pairs of a batch's position and the lowest offset that it can
-    hold. ``findings``: violations in a segment of ``after``. ``error``: why the rest of the file cannot be read, from
-    ``error_offset``. ``unchanged``: log and indexes equal those of the counterpart byte for byte; ``same_log``: the complete
-    batches do.
+    hold. ``findings``: violations in a segment of ``after``. ``fault``: why the rest of the file cannot be read. ``unchanged``:
+    log and indexes equal those of the counterpart byte for byte; ``same_log``: the complete batches do.
     """
 
     task: WalkTask
@@ -80,8 +79,7 @@ class SegmentWalk:
     producers: Rows = field(default_factory=lambda: np.empty(0, PRODUCER_ROW))
     txns: Rows = field(default_factory=lambda: np.empty(0, TXN_ROW))
     findings: Findings = field(default_factory=Findings)
-    error: str | None = None
-    error_offset: int = 0
+    fault: Violation | None = None
     unchanged: bool = False
     same_log: bool = False
 
@@ -100,8 +98,7 @@ def walk_segment(task: WalkTask) -> SegmentWalk:
             walk.same_log = same_bytes(fs, task.files.path(), task.counterpart.path(), walk.size_bytes)
         walk.txns = _read_txns(fs, task)
     except (LogError, FormatError) as error:
-        walk.error = walk.error or str(error)
-        walk.error_offset = walk.error_offset or walk.next_offset
+        walk.fault = walk.fault or Violation(walk.next_offset, str(error))
     return walk
 
 
@@ -115,7 +112,7 @@ def _walk_batches(fs: FileSystem, walk: SegmentWalk, checks: IndexChecks | None)
                 checks.take(block.rows, walk.findings)
     except CorruptLogError as error:
         if error.position is None or error.position != walk.size_bytes or not (files.last and _is_torn(fs, walk)):
-            walk.error, walk.error_offset = str(error), _offset_at(fs, files, error.position, walk.next_offset)
+            walk.fault = Violation(_offset_at(fs, files, error.position, walk.next_offset), str(error))
 
 
 def byte_range(files: SegmentFiles, start: int, end: int) -> ByteRange:
@@ -130,8 +127,8 @@ def _take(walk: SegmentWalk, rows: Rows) -> bool:
     wrong = np.flatnonzero(rows["base_offset"] < floors)
     if len(wrong):
         row = int(wrong[0])
-        walk.error_offset = int(rows["base_offset"][row])
-        walk.error = f"batch begins at offset {walk.error_offset}, expected {int(floors[row])} or more"
+        first = int(rows["base_offset"][row])
+        walk.fault = Violation(first, f"batch begins at offset {first}, expected {int(floors[row])} or more")
         rows = rows[:row]
     if len(rows):
         if walk.first_offset is None:
@@ -145,7 +142,7 @@ def _take(walk: SegmentWalk, rows: Rows) -> bool:
         walk.epochs += _epochs(rows)
         if walk.task.producers:
             walk.producers = last_of_producers(np.concatenate((walk.producers, _producers(rows))))
-    return walk.error is None
+    return walk.fault is None
 
 
 def _events(rows: Rows) -> Rows:
@@ -235,13 +232,10 @@ def _same_files(fs: FileSystem, files: SegmentFiles, counterpart: SegmentFiles) 
     """Whether log and indexes of two segments are equal byte for byte."""
     if files.size_bytes != counterpart.size_bytes:
         return False
-    for kind in (LOG, INDEX, TIMEINDEX, TXNINDEX):
-        path, other_path = files.path(kind), counterpart.path(kind)
-        status, other_status = fs.stat(path), fs.stat(other_path)
-        if status is None or other_status is None:
-            if status is not other_status:
-                return False
-        elif status.size != other_status.size or not same_bytes(fs, path, other_path, status.size):
+    for kind in SEGMENT_KINDS:
+        paths = files.path(kind), counterpart.path(kind)
+        size, other_size = (None if stat is None else stat.size for stat in map(fs.stat, paths))
+        if size != other_size or (size is not None and not same_bytes(fs, *paths, size)):
             return False
     return True
 
@@ -335,8 +329,8 @@ def check_segments(log: WalkedLog) -> None:
     that offset."""
     for walk in log.after:
         log.findings.join(walk.findings)
-        if walk.error is not None:
-            log.findings.add(walk.error_offset, walk.error)
+        if walk.fault is not None:
+            log.findings.add(walk.fault.offset, walk.fault.what)
     _check_base_offsets(log)
     _check_ends(log)
     _check_checkpoint(log)

@@ -1,8 +1,7 @@
 """The target of a copy, and finished outputs: they are recognized, compared with a request, and checked for changes.
 
 A target is where the files of a copy are written, and how it becomes visible, complete or not at all. There are two, as no
-operation of a disk exists in a store and the reverse. ``LocalTarget`` writes to a hidden directory, and a rename commits;
-``ObjectTarget`` writes under the final prefix, and a manifest commits.
+operation of a disk exists in a store and the reverse (``compaction.output.publish``).
 
 A finished output in an object store has a manifest. On a disk it has a file of the same format, ``FINISHED``, if the run was
 given ``--replace`` or ``--if-done``; a broker ignores it. Only such an output is ever replaced, and only if its content is

@@ -280,15 +280,11 @@ def common_segments(recorded: SourceLog, source: SourceLog) -> tuple[int, bool, 
         raise NotContinuedError("no segment of the previous copy remains in the source")
     last = remaining[-1]
     for before, now in zip_longest(remaining, source.segments[: len(remaining)]):
-        _require_continued(before, now, may_grow=before is last)
+        if now is None or now.base_offset != before.base_offset:
+            raise NotContinuedError(f"segment {before.base_offset} is missing in the source")
+        if now.size < before.size:
+            raise NotContinuedError(f"segment {before.base_offset} was truncated: {now.size} bytes, {before.size} before")
+        if now != before and before is not last:
+            raise NotContinuedError(f"segment {before.base_offset} has changed")
     unchanged = source.segments[len(remaining) - 1] == last
     return last.base_offset, unchanged, not unchanged or len(source.segments) > len(remaining)
-
-
-def _require_continued(before: SourceSegment, now: SourceSegment | None, *, may_grow: bool) -> None:
-    if now is None or now.base_offset != before.base_offset:
-        raise NotContinuedError(f"segment {before.base_offset} is missing in the source")
-    if now.size < before.size:
-        raise NotContinuedError(f"segment {before.base_offset} was truncated: {now.size} bytes, {before.size} before")
-    if now != before and not may_grow:
-        raise NotContinuedError(f"segment {before.base_offset} has changed")

@@ -62,17 +62,20 @@ _HINT = "the next run restores the segments that were replaced; check the disk, 
 
 @dataclass(frozen=True)
 class SwapGroup:
-    """One output segment and the segments that it replaces, the first of which has the same base offset.
+    """One output segment and the segments that it replaces, ascending; it has the base offset of the first.
 
     ``files`` describes the output's files, now named ``<base>.log<suffix>``, ``.index<suffix>``, ``.timeindex<suffix>`` and, if
     needed, ``.txnindex<suffix>``. ``mtime_ms`` is their modification time, for object stores, which do not keep it.
     """
 
-    base_offset: int
     source_base_offsets: tuple[int, ...]
     suffix: str = CLEAN
     mtime_ms: int = 0
     files: tuple[FileDigest, ...] = ()
+
+    @property
+    def base_offset(self) -> int:
+        return self.source_base_offsets[0]
 
 
 def replace_segments(
@@ -102,7 +105,9 @@ def replace_segments(
         for group in ordered:
             _rename_to_clean(fs, path, group)
         previous = checkpoints.offset(location.log_dir, CLEANER_OFFSETS, location.topic_partition)
-        journal = Journal(tuple(_journal_group(fs, path, group) for group in ordered), previous, end_offset, owner.token)
+        sources = (tuple(source_at(fs, path, base) for base in group.source_base_offsets) for group in ordered)
+        recorded = tuple(JournalGroup(group.base_offset, group.files, of) for group, of in zip(ordered, sources, strict=True))
+        journal = Journal(recorded, previous, end_offset, owner.token)
         yield names_in(path)
         if ordered:
             _require_no_journal(fs, path)
@@ -111,9 +116,9 @@ def replace_segments(
         with suppress(StorageError):
             discard_outputs(fs, path)
         raise
-    for recorded in journal.groups:
+    for committed in journal.groups:
         owner.require()
-        yield from finish_group(fs, path, recorded)
+        yield from finish_group(fs, path, committed)
     owner.require()
     yield from finish_swap(fs, location, journal, checkpoints)
 
@@ -142,8 +147,7 @@ def finish_group(fs: FileSystem, path: str, group: JournalGroup) -> DurableSteps
     outputs = _require_output(fs, path, group)
     for source in group.sources:
         for kind in SEGMENT_KINDS:
-            name = join(path, segment_file(source.base_offset, kind))
-            _delete_source(fs, name, outputs if source.base_offset == group.base_offset else {})
+            _delete_source(fs, join(path, segment_file(source.base_offset, kind)), outputs)
     yield names_in(path)
     yield from _change_log_first(fs, path, group, SWAP, "")
     for source in group.sources:
@@ -245,14 +249,6 @@ def _rename_to_clean(fs: FileSystem, path: str, group: SwapGroup) -> None:
             raise StorageError("output of this run has vanished or changed", path=name, hint="run again")
         if group.suffix != CLEAN:
             fs.rename(name, join(path, segment_file(group.base_offset, written.kind, CLEAN)))
-
-
-def _journal_group(fs: FileSystem, path: str, group: SwapGroup) -> JournalGroup:
-    base = group.base_offset
-    sources = tuple(source_at(fs, path, source) for source in sorted(group.source_base_offsets))
-    if not sources or sources[0].base_offset != base:
-        raise StorageError("the first segment of a group is not at its base offset", path=join(path, segment_file(base, LOG)))
-    return JournalGroup(base, group.files, sources)
 
 
 def _require_no_journal(fs: FileSystem, path: str) -> None:

@@ -70,7 +70,7 @@ def set_outputs(log: Log, outputs: Outputs) -> None:
         elif result is not None:
             sources = tuple(segment.base_offset for segment in group.segments)
             mtime_ms = group.mtime_ns // 1_000_000
-            groups.append(SwapGroup(group.base_offset, sources, result.suffix or "", mtime_ms, result.written))
+            groups.append(SwapGroup(sources, result.suffix or "", mtime_ms, result.written))
     log.groups = tuple(groups)
 
 

@@ -48,7 +48,7 @@ def test_batches_of_producers_from_an_offset_on_belong_to_transactions(
     (tmp_path / f"{0:020d}.log").write_bytes(batch)
     files = SegmentFiles(str(tmp_path), 0, len(batch), 0, last=True)
     walked = walk_segment(WalkTask(0, files, is_after=False, txns_from=first))
-    assert walked.error is None
+    assert walked.fault is None
     assert sum(map(len, walked.events)) == events
 
 

@@ -46,7 +46,7 @@ def log_dir(sample: Path, tmp_path: Path) -> Path:
 
 
 Sign = Callable[[str], bool]
-#: changes before which the job is stopped; ``tests.output.test_swap_against_kafka`` has all, without a broker
+#: changes before which the job is stopped; ``tests.output.test_states_against_kafka`` has all, without a broker
 STOPS: dict[str, tuple[Sign, int]] = {
     "before the commit point": (lambda step: step.startswith("rename to .compaction-swap:"), 0),
     "after the commit point": (lambda step: step.startswith("rename to") and ".log.swap:" in step, 0),

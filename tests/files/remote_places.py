@@ -158,7 +158,7 @@ def begin(log_dir: str, target: str, **options: Any) -> tuple[Publication, Overl
         files.append(digest_of(data)._replace(kind=kind))
     assert files[0].kind == LOG
     source = OverlayFileSystem(file_system([log_dir]))
-    group = SwapGroup(0, (0, 90), ".clean.one", 7000, tuple(files))
+    group = SwapGroup((0, 90), ".clean.one", 7000, tuple(files))
     publication.add_log(source, here, [group], read_segments(source, here.path), end_offset=130)
     return publication, source
 

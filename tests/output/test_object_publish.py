@@ -164,7 +164,7 @@ def test_a_tasks_output_that_is_truncated_before_its_rename_fails_the_log(bucket
     output.write([b"0123456789"])
     output.close(sync=True)
     (bucket / "out" / f"{FIRST}.clean.one").write_bytes(b"01234")
-    group = SwapGroup(0, (0,), ".clean.one", 0, (FileDigest(LOG, 10, ""),))
+    group = SwapGroup((0,), ".clean.one", 0, (FileDigest(LOG, 10, ""),))
     with pytest.raises(StorageError, match="has 5 bytes in the store, 10 were written"):
         publication.add_log(MixedFileSystem(), here, [group], (), end_offset=1)
     # it is not published in part
@@ -172,7 +172,7 @@ def test_a_tasks_output_that_is_truncated_before_its_rename_fails_the_log(bucket
     assert not [name for name in names(bucket / "out") if name.startswith("orders-0")]
     # and an output of unknown content is not published
     with pytest.raises(StorageError, match="size and content of this run's output are unknown"):
-        publication.add_log(MixedFileSystem(), here, [SwapGroup(0, (0,), ".clean.one")], (), end_offset=1)
+        publication.add_log(MixedFileSystem(), here, [SwapGroup((0,), ".clean.one")], (), end_offset=1)
 
 
 def test_a_failed_log_that_cannot_be_removed_is_not_part_of_the_output(

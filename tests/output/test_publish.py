@@ -431,7 +431,7 @@ def publish_to_target(fs: FaultyFileSystem, batch: int, **options: Any) -> None:
     here = location("/logs")
     publication = Publication(fs, "/out/target", copying("/logs", **options))
     files = build(0, [data_batch(batch)]).put(fs, publication.log_path(here), ".clean")
-    publication.add_log(fs, here, [SwapGroup(0, (0,), files=files)], read_segments(fs, here.path), end_offset=100)
+    publication.add_log(fs, here, [SwapGroup((0,), files=files)], read_segments(fs, here.path), end_offset=100)
     publication.commit(fs)
 
 

@@ -54,7 +54,7 @@ LOG_DIR = "/logs"
 HERE = location(LOG_DIR)
 END = 400
 OTHER = TopicPartition("payments", 3)
-GROUPS = (SwapGroup(0, (0, 100)), SwapGroup(200, (200, 300)))
+GROUPS = (SwapGroup((0, 100)), SwapGroup((200, 300)))
 TXN = AbortedTxn(7, 110, 120, 121)
 ABORTED = {110: txn_batch(110, 7), 120: marker(120, 7, commit=False)}
 
@@ -136,11 +136,11 @@ def recover(fs: FileSystem) -> None:
     recover_log(fs, HERE)
 
 
-def run(fs: FileSystem, kept: Kept) -> None:
+def run(fs: FileSystem, kept: Kept, suffix: str = CLEAN) -> None:
     """Run over the log, from recovery to the removal of the sources; a log that is already clean is skipped."""
     recover(fs)
     if read_checkpoints(fs, LOG_DIR).cleaner_offsets.get(TOPIC) != END:
-        run_alone(fs, replace_segments(fs, HERE, write_cleaned(fs, kept), end_offset=END))
+        run_alone(fs, replace_segments(fs, HERE, write_cleaned(fs, kept, suffix), end_offset=END))
     remove_deleted(fs, HERE.path)
 
 
@@ -155,8 +155,8 @@ def everything(fs: FileSystem, *, ignore: tuple[str, ...] = ()) -> dict[str, byt
     return {**tree(fs, HERE.path, ignore=ignore), **tree(fs, LOG_DIR)}
 
 
-def stopped_run(kept: Kept) -> Callable[[int | None], FaultyFileSystem]:
-    return lambda step: dirty_log().run_until(step, lambda fs: run(fs, kept))
+def stopped_run(kept: Kept, suffix: str = CLEAN) -> Callable[[int | None], FaultyFileSystem]:
+    return lambda step: dirty_log().run_until(step, lambda fs: run(fs, kept, suffix))
 
 
 def test_the_outputs_replace_their_sources_and_no_other_files_are_left() -> None:
@@ -265,17 +265,67 @@ def test_after_a_full_disk_at_the_checkpoint_the_next_run_finishes_the_swap() ->
     assert everything(fs) == everything(cleaned_log())
 
 
-def test_an_output_that_changes_before_the_end_of_the_swap_keeps_the_journal_and_the_sources() -> None:
+def shortened(data: bytes) -> bytes:
+    return data[:-1]
+
+
+def rewritten(data: bytes) -> bytes:
+    return data[:-1] + b"?"
+
+
+def test_an_output_that_is_rewritten_before_the_commit_point_changes_nothing() -> None:
+    fs = dirty_log()
+    before = everything(fs)
+    groups, output = write_cleaned(fs, PLAIN), join(HERE.path, segment_file(200, LOG, CLEAN))
+    fs.put(output, rewritten(fs.read_bytes(output)))
+    with pytest.raises(StorageError, match="output of this run has vanished or changed"):
+        run_alone(fs, replace_segments(fs, HERE, groups, end_offset=END))
+    assert everything(fs) == before
+
+
+def test_the_journal_of_another_run_is_not_replaced() -> None:
+    """Neither locks nor claims have excluded it."""
+    fs = committed_but_not_begun()
+    journal = fs.read_bytes(join(HERE.path, JOURNAL))
+    groups = write_cleaned(fs, {0: ([5], []), 200: ([250], [])}, ".clean.attempt-2")
+    with pytest.raises(StorageError, match="another run is swapping this log"):
+        run_alone(fs, replace_segments(fs, HERE, groups, end_offset=END))
+    assert fs.read_bytes(join(HERE.path, JOURNAL)) == journal
+    recover(fs)
+    assert everything(fs) == everything(dirty_log())
+
+
+def test_no_source_is_replaced_by_an_output_that_is_rewritten_after_the_commit_point() -> None:
+    fs = dirty_log()
+    groups, output = write_cleaned(fs, PLAIN), join(HERE.path, segment_file(0, LOG, SWAP))
+
+    def rewrite(operation: str, path: str) -> None:
+        if operation == "rename" and path.endswith(segment_file(0, INDEX, CLEAN)):
+            fs.fail = lambda *_: None
+            fs.put(output, rewritten(fs.read_bytes(output)))
+
+    fs.fail = rewrite
+    with pytest.raises(StorageError, match="output has changed since it was written"):
+        run_alone(fs, replace_segments(fs, HERE, groups, end_offset=END))
+    assert not [name for name in fs.listdir(HERE.path) if name.endswith(DELETED)]
+    recover(fs)
+    assert everything(fs) == everything(dirty_log())
+
+
+@pytest.mark.parametrize("change", [shortened, rewritten])
+def test_an_output_that_changes_before_the_end_of_the_swap_keeps_the_journal_and_the_sources(
+    change: Callable[[bytes], bytes],
+) -> None:
     fs = dirty_log()
     groups = write_cleaned(fs, PLAIN)
     log = join(HERE.path, segment_file(200, LOG))
 
-    def shorten(operation: str, path: str) -> str | None:
+    def harm(operation: str, path: str) -> str | None:
         if operation == "write" and CLEANER_OFFSETS in path and fs.stat(log) is not None:
-            fs.put(log, fs.read_bytes(log)[:-1])
+            fs.put(log, change(fs.read_bytes(log)))
         return None
 
-    fs.fail = shorten
+    fs.fail = harm
     with pytest.raises(StorageError, match="output has changed since it was written"):
         run_alone(fs, replace_segments(fs, HERE, groups, end_offset=END))
     assert fs.stat(join(HERE.path, JOURNAL)) is not None
@@ -288,11 +338,19 @@ def test_an_output_that_changes_before_the_end_of_the_swap_keeps_the_journal_and
     assert read_checkpoints(fs, LOG_DIR).cleaner_offsets == read_checkpoints(dirty_log(), LOG_DIR).cleaner_offsets
 
 
+def lost_sources(fs: FileSystem) -> list[str]:
+    """The sources that a swap with a journal could not be rolled back to."""
+    names = {join(HERE.path, segment_file(each.base_offset, LOG)): each.files[LOG] for each in originals()}
+    found = {name: [fs.read_bytes(each) for each in (name, name + DELETED) if fs.stat(each) is not None] for name in names}
+    return [name for name, data in names.items() if JOURNAL in fs.listdir(HERE.path) and data not in found[name]]
+
+
 @pytest.mark.parametrize("kept", CASES.values(), ids=CASES.keys())
 def test_after_any_interruption_recovery_restores_the_sources_or_finishes_the_swap(kept: Kept) -> None:
     start, end = everything(dirty_log()), everything(cleaned_log(kept))
     seen = set()
-    for name, fs in crash_states(stopped_run(kept)):
+    for name, fs in crash_states(stopped_run(kept, f"{CLEAN}.attempt-1")):
+        assert not lost_sources(fs), name
         recover(fs)
         found = everything(fs)
         assert found in (start, end), name
@@ -398,7 +456,7 @@ def test_a_rollback_keeps_the_indexes_of_sources_that_still_have_their_names() -
 def test_a_damaged_output_is_not_taken_for_the_lost_source_that_it_equals_in_size_and_mtime() -> None:
     fs = dirty_log()
     log = join(HERE.path, segment_file(0, LOG))
-    group = SwapGroup(0, (0, 100), files=data_segment(0, [5, 10, 60]).put(fs, HERE.path, CLEAN))
+    group = SwapGroup((0, 100), files=data_segment(0, [5, 10, 60]).put(fs, HERE.path, CLEAN))
     with pytest.raises(StorageError, match="No space left"):
         full_at_the_checkpoint(fs, (group,))
     # the journal has the mtime of the source
