@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, unquote, urlencode
 from compaction.errors import StorageError, UsageError
 from compaction.files import calls
 from compaction.files.calls import new_spool_path, remove_spool
-from compaction.files.filesystem import DISK, EXPORTS, SCHEMES, storage_of
+from compaction.files.filesystem import DISK, EXPORTS, OBJECTS, SCHEMES, storage_of
 from compaction.names import parse_partition_dir
 
 if TYPE_CHECKING:
@@ -150,6 +150,8 @@ def parse_uri(given: str, option: str) -> str:
     if scheme is None:
         known = ", ".join(f"{name}:" for name in ("file", *SCHEMES))
         raise UsageError(f"{option}: {match['scheme']}: URIs are not supported", hint=f"use one of {known}")
+    if option == "--output-dir" and scheme.storage is not OBJECTS:
+        raise UsageError(f"{option}: {match['scheme']}: URIs are only read", hint="give a directory")
     authority, key = match["authority"], re.sub("/+", "/", match["key"]).rstrip("/")
     options = dict(parse_qsl(match["options"] or "", keep_blank_values=True))
     user, at, _ = authority.rpartition("@")

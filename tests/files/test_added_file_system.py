@@ -9,7 +9,8 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import pytest
 
-from compaction.errors import StorageError
+from compaction import compact
+from compaction.errors import StorageError, UsageError
 from compaction.files import filesystem, uri
 from compaction.files.filesystem import ReadableFileSystem, Scheme, Storage, storage_of
 from compaction.files.local import LocalFileSystem
@@ -19,7 +20,7 @@ from tests.files.remote_places import require_read_alike
 from tests.files.zip_files import ZipFileSystem
 from tests.golden import unpack_sample
 
-ARCHIVES = Storage()
+ARCHIVES = Storage(appears_whole=False, round_trips=False, versions=False)
 
 
 @pytest.fixture
@@ -55,6 +56,25 @@ def test_logs_in_an_archive_are_read_as_on_a_disk(tmp_path: Path, log_dir: Path)
     assert [log.topic_partition for log in here] == [log.topic_partition for log in there] != []
     for ours, theirs in zip(here, there, strict=True):
         require_read_alike(Path(ours.path), files, theirs.path)
+
+
+def test_a_copy_of_a_killed_brokers_log_in_an_archive_is_that_of_the_log(tmp_path: Path, log_dir: Path) -> None:
+    *_, active = sorted((log_dir / "orders-0").glob("*.log"))
+    active.write_bytes(active.read_bytes() + bytes(100) + b"?" * 90)
+    (log_dir / ".kafka_cleanshutdown").unlink(missing_ok=True)
+    with ZipFile(tmp_path / "killed.zip", "w") as archive:
+        for path in sorted(log_dir.rglob("*")):
+            if path.is_file():
+                archive.write(path, f"kafka/{path.relative_to(log_dir)}")
+    copied = []
+    for number, source in enumerate((str(log_dir), f"zip://{tmp_path}/killed.zip/kafka")):
+        target = tmp_path / f"copy-{number}"
+        report = compact(source, topics=["orders"], output_dir=target, engine="local", as_of=1_800_000_000_000)
+        assert report.exit_code == 0
+        copied.append({path.name: path.read_bytes() for path in (target / "orders-0").iterdir()})
+    assert copied[0] == copied[1]
+    with pytest.raises(UsageError, match="output_dir: zip: URIs are only read; give a directory"):
+        compact(str(log_dir), output_dir=f"zip://{tmp_path}/new.zip")
 
 
 def test_what_is_missing_or_damaged_is_an_error_with_its_path(tmp_path: Path, log_dir: Path) -> None:
