@@ -317,6 +317,13 @@ def test_keys_in_files_that_an_erasure_does_not_reach_make_it_incomplete(
     assert report.to_dict()["elsewhere"] == [{"path": "/logs/old.log", "records": records}]
 
 
+def test_the_text_names_the_first_files_elsewhere_and_counts_the_rest() -> None:
+    files = tuple(Remains(f"/logs/{number:02}.log", number % 2) for number in range(MOST_NAMED + 5))
+    texts = [line.text for line in VerifyReport(1, (), elsewhere=files).lines()]
+    assert texts[0] == "    /logs/01.log was not erased from, and has 1 record of the keys"
+    assert texts[MOST_NAMED] == "    and 5 more files"
+
+
 def test_all_violations_are_counted_and_those_with_the_lowest_offsets_are_named() -> None:
     findings, other = Findings(), Findings()
     findings.add_all(np.arange(5_000, 100, -1, dtype=np.int64), "high")

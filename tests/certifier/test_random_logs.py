@@ -169,6 +169,10 @@ def test_the_result_of_every_round_holds(first: int, range_bytes: int, version: 
                 if sources and reports[log.topic].status is LogStatus.CLEANED:
                     assert _figures(log) == _told(reports[log.topic])
                 judged[not sources] += 1
+            # the time of the round need not be known
+            later = VerifyRequest(sources, (str(log_dir),), now_ms + 3_600_000, resolver=resolver_of(topics))
+            for log in certify(replace(later, kafka_version=version), range_bytes).logs:
+                assert (log.status, log.violations) == (Status.HOLDS, ()), log.lines()
         return outcomes(reports.values()), log_dir
 
     found = drawn(range(first, first + 25), tuple(map(int, version.split("."))))

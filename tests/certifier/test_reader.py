@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from compaction.certifier import reader as own
-from compaction.certifier.reader import ByteRange, is_torn, read_batches, read_varint
+from compaction.certifier.reader import ByteRange, is_torn, read_batches, read_chunks, read_varint
 from compaction.errors import LogError
 from compaction.files.contents import view
 from compaction.files.local import LocalFileSystem
 from compaction.files.segment_file import SegmentReader, SegmentScan
 from compaction.kernels.tables import BATCH_ROW
-from tests.kafka.encode import Batch, Record
+from tests.kafka.encode import Batch, Legacy, Record
 from tests.kernels.tables import random_segment
 from tests.oracle.random_logs import Flavour
 from tests.oracle.tables import batch_table
@@ -50,6 +50,19 @@ def outcome(path: Path, *, certifier: bool) -> tuple[list[list[int]], str | None
         error = str(failure)
     table = np.concatenate(tables)
     return [table[name].tolist() for name in BATCH_ROW.names or ()], error
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_a_chunk_with_another_checksum_is_another_one(tmp_path: Path, magic: int) -> None:
+    """Values of one size, which nothing else in a header shows."""
+    identities = set()
+    for value in (b"one", b"two"):
+        path = tmp_path / value.decode()
+        records = [Record(7, 1_000, b"k", value)]
+        path.write_bytes(Batch(records).encode() if magic == 2 else Legacy(records, magic).encode())
+        [chunk] = read_chunks([ByteRange(str(path), 0, path.stat().st_size)], 0, 8)
+        identities.add(chunk.identity())
+    assert len(identities) == 2
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

@@ -33,6 +33,7 @@ from compaction.screen.progress import Progress
 from tests.certifier.certify import certify
 from tests.erasure.test_erase_keys import erase, keys_of, write_odd
 from tests.golden import unpack_sample
+from tests.kafka.encode import Batch, Record
 from tests.local_job import logs_in
 from tests.local_passes import LocalPasses
 from tests.passes.random_cases import FLAVOURS, random_case
@@ -144,6 +145,7 @@ def test_an_erasure_has_the_same_certificate(
     keys = sorted({key for case in cases for key in keys_of(case)})[::3]
     assert erase(tmp_path / "before", keys, output_dir=tmp_path / "after", include_active=True).exit_code == 0
     (tmp_path / "after/old.dump").write_bytes(next((tmp_path / "before").rglob("*.log")).read_bytes())
+    (tmp_path / "after/other.dump").write_bytes(Batch([Record(0, 1, b"another key", b"v")]).encode())
     asked = VerifyRequest((str(tmp_path / "before"),), (str(tmp_path / "after"),), RANDOM_NOW_MS, include_active=True)
     erased = ErasedKeys(KeyCriteria.of(pa.array(keys, pa.binary())))
     local = certify_erasure(LocalPasses, asked, erased)
@@ -152,4 +154,5 @@ def test_an_erasure_has_the_same_certificate(
     with engine(name, request) as runner:
         found = certify_erasure(lambda: runner, asked, erased)
     assert (found.logs, document(found.report)) == (local.logs, document(local.report))
-    assert found.report.elsewhere == local.report.elsewhere != ()
+    assert found.report.elsewhere == local.report.elsewhere
+    assert [(file.path, bool(file.records)) for file in local.report.elsewhere] == [(str(tmp_path / "after/old.dump"), True)]
