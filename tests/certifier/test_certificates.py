@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,10 @@ def test_a_certificate_names_segments_and_is_reproduced_until_the_result_changes
     assert [(each["base_offset"], each["records_erased"]) for each in log["segments"]] == [(0, 1), (10, 1), (20, 1)]
     assert log["records_before"] - log["records_after"] == log["records_erased"] == 3
     assert log["bytes_erased"] == sum(each["bytes_before"] - each["bytes_after"] for each in log["segments"])
+    for side, log_dir in (("before", before), ("after", after)):
+        for each in log["segments"]:
+            data = (log_dir / "odd-0" / f"{each['base_offset']:020d}.log").read_bytes()
+            assert (each[f"bytes_{side}"], each[f"sha256_{side}"]) == (len(data), sha256(data).hexdigest())
     names = selected_logs(certificate, Selector())
     assert compare(certificate, certify_erased(before, after, K, NOW_MS), names, with_before=True).status is Status.HOLDS
     in_place = VerifyRequest((), (str(after),), NOW_MS, include_active=True)

@@ -166,6 +166,7 @@ def test_the_result_of_every_round_holds(first: int, range_bytes: int, version: 
             made = VerifyRequest(sources, (str(log_dir),), now_ms, exact=True, resolver=resolver_of(topics), strict=True)
             for log in certify(replace(made, kafka_version=version), range_bytes).logs:
                 assert (log.status, log.violations, log.lost) == (Status.HOLDS, (), 0), log.lines()
+                assert not any(log.left.values()), log.left
                 if sources and reports[log.topic].status is LogStatus.CLEANED:
                     assert _figures(log) == _told(reports[log.topic])
                 judged[not sources] += 1
