@@ -132,8 +132,8 @@ def test_an_output_that_differs_is_an_error(data: bytes, block_bytes: int, told:
 
 
 def test_a_verified_copy_is_durable_and_holds_the_byte_range() -> None:
-    fs = disk(b"??" + DATA + b"torn")
-    copy_verified(fs, fs, FileRange(PATH, 2, len(DATA) + 4), "/logs/target", len(DATA))
+    fs = disk(b"?" * 255 + DATA + b"torn")
+    copy_verified(fs, fs, FileRange(PATH, 255, len(DATA) + 4), "/logs/target", len(DATA))
     fs.fsync_dir("/logs")
     assert fs.after_power_loss(None).read_bytes("/logs/target") == DATA + b"torn"
 
