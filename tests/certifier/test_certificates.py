@@ -25,7 +25,7 @@ from compaction.certifier.erasure_certificate import (
     read_certificate,
     selected_logs,
 )
-from compaction.certifier.find_pairs import VerifyRequest
+from compaction.certifier.find_pairs import VerifyRequest, of_logs
 from compaction.config.request import CompactionRequest
 from compaction.errors import UsageError
 from compaction.formats.checkpoints import format_offset_checkpoint
@@ -274,6 +274,15 @@ def compared(violations: int, **counts: int) -> LogCertificate:
     for offset in range(violations):
         findings.add(offset, "broken")
     return LogCertificate.of(ORDERS, findings, Counter(counts))
+
+
+@pytest.mark.parametrize("copy", [None, "/copy"])
+def test_a_run_is_verified_at_the_time_of_its_round(copy: str | None) -> None:
+    run = CompactionRequest(("/logs",), (), NOW_MS, kafka_version="3.9", include_active=True, metadata_dirs=("/other",))
+    made = of_logs(run, "/logs", frozenset({ORDERS}), copy)
+    assert (made.now_ms, made.exact, made.logs, made.kafka_version) == (NOW_MS, True, frozenset({ORDERS}), "3.9")
+    assert (made.before, made.after) == (((), ("/logs",)) if copy is None else (("/logs",), (copy,)))
+    assert (made.include_active, made.metadata_dirs) == (True, ("/other",))
 
 
 def test_missing_records_without_a_reason_are_lost() -> None:
