@@ -210,6 +210,19 @@ def test_records_that_were_deleted_from_the_source_do_not_come_back(night: Night
     assert reports["orders"].since == "unchanged" and min(int(name[:20]) for name in logs(fourth, "orders")) == 200
 
 
+def test_a_deleted_segment_of_which_the_previous_copy_has_no_record_is_no_reason_for_a_full_copy(night: Night) -> None:
+    again = Batch([Record(110, NOW_MS - 3_600_000, b"key-0", b"newest")]).encode()
+    build(100, [*(_batch(100 + number) for number in range(9)), again], interval=1).put(FS, str(night.source / "orders-0"))
+    first, _ = night.copy()
+    assert offsets(first, "orders")[0] == 100 and first_segment(first).exists()
+    for kind in KINDS[:3]:
+        (night.source / "orders-0" / f"{0:020d}{kind}").unlink()
+    night.grow("orders", 300)
+    second, reports = night.copy(first)
+    assert (reports["orders"].since, reports["orders"].since_reason) == ("grown", "")
+    assert offsets(second, "orders")[0] >= 100
+
+
 def first_segment(copy: Path) -> Path:
     return copy / "orders-0" / f"{0:020d}.log"
 
