@@ -246,8 +246,8 @@ def state() -> dict[str, Any]:
     os.umask(umask)
     own = Path("/proc/self")
     return {
-        "children": [task.read_text() for task in own.glob("task/*/children") if task.read_text()],
-        "threads": sorted((p / "comm").read_text() for p in own.glob("task/*")),
+        "children": [children for task in own.glob("task/*") if (children := _text(task / "children"))],
+        "threads": sorted(name for task in own.glob("task/*") if (name := _text(task / "comm"))),
         "descriptors": sorted(_target(entry) for entry in own.glob("fd/*")),
         "handlers": {number: signal.getsignal(number) for number in signal.valid_signals()},
         "mask": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
@@ -264,6 +264,14 @@ def state() -> dict[str, Any]:
         "streams": (sys.stdin, sys.stdout, sys.stderr),
         "logging": (logging.root.level, logging.root.handlers[:], logging.root.manager.disable),
     }
+
+
+def _text(entry: Path) -> str:
+    try:
+        return entry.read_text()
+    except OSError:
+        # a thread that was joined ends a moment later
+        return ""
 
 
 def _target(entry: Path) -> str:
