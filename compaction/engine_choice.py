@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from compaction.report import RunReport
     from compaction.screen.progress import Progress
 
+    #: a new engine is one of these
+    AnyEngine = LocalEngine | SparkEngine | ConnectEngine
+
 #: the address of a Spark Connect server
 _REMOTE = "SPARK_REMOTE"
 #: set by ``spark-submit``, or by users to give its options to a Python process
@@ -97,8 +100,8 @@ class EngineChoice:
     cores: int | None = None
     to_store: bool = False
     paths: Sequence[str] = ()
-    _started: Any = None
-    _engine: LocalEngine | SparkEngine | ConnectEngine | None = None
+    _started: PlainSession | None = None
+    _engine: AnyEngine | None = None
 
     def passes(self, progress: Progress | None = None) -> Callable[[], engine.Engine]:
         """A function that starts the engine; calls without work import neither Spark nor kernels."""
@@ -131,9 +134,10 @@ class EngineChoice:
     def _on_spark(self) -> SparkEngine:
         from compaction.engines.spark import SparkEngine
 
-        if self.session is None and self._started is None:
-            self._started = start_session(self.command, self.settings)
-        return SparkEngine((self.session or self._started).sparkContext)
+        session = self.session
+        if session is None:
+            session = self._started = self._started or start_session(self.command, self.settings)
+        return SparkEngine(session.sparkContext)
 
     def _on_server(self) -> ConnectEngine:
         from compaction.engines.connect import ConnectEngine, connect
@@ -162,7 +166,7 @@ class EngineChoice:
 
 
 #: a new engine is a row here, and a choice of the option
-_ENGINES: Mapping[str, Callable[[EngineChoice], LocalEngine | SparkEngine | ConnectEngine]] = {
+_ENGINES: Mapping[str, Callable[[EngineChoice], AnyEngine]] = {
     LOCAL: EngineChoice._local,
     SPARK: EngineChoice._on_spark,
     CONNECT: EngineChoice._on_server,
