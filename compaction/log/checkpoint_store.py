@@ -130,29 +130,14 @@ class CheckpointFiles:
 
     def __init__(self, fs: FileSystem) -> None:
         self._fs = fs
-        self._files: dict[str, _CheckpointFile] = {}
+        self._files: dict[str, CheckpointFile] = {}
 
-    def offset(self, log_dir: str, file_name: str, topic_partition: TopicPartition) -> int | None:
-        """The current value of an entry.
-
-        :raises CorruptLogError: the file is malformed
-        """
-        return self._file(log_dir, file_name).offset(topic_partition)
-
-    def change(self, log_dir: str, file_name: str, change: Change) -> DurableSteps[None]:
-        """Changes an entry, durable at the end; other entries, mode and owner are kept. An unchanged file is not written.
-
-        :raises CorruptLogError: the file is malformed; it is not changed
-        :raises StorageError: the file system refused; the file is not changed
-        """
-        yield from self._file(log_dir, file_name).change(change)
-
-    def _file(self, log_dir: str, file_name: str) -> _CheckpointFile:
-        path = join(log_dir, file_name)
-        return self._files.get(path) or self._files.setdefault(path, _CheckpointFile(self._fs, log_dir, file_name))
+    def file(self, log_dir: str, name: str) -> CheckpointFile:
+        path = join(log_dir, name)
+        return self._files.get(path) or self._files.setdefault(path, CheckpointFile(self._fs, log_dir, name))
 
 
-class _CheckpointFile:
+class CheckpointFile:
     """One file. The first idle writer writes all pending changes."""
 
     def __init__(self, fs: FileSystem, log_dir: str, file_name: str) -> None:
@@ -166,6 +151,10 @@ class _CheckpointFile:
         self._cached: tuple[FileStat | None, dict[TopicPartition, int]] | None = None
 
     def offset(self, topic_partition: TopicPartition) -> int | None:
+        """The current value of an entry.
+
+        :raises CorruptLogError: the file is malformed
+        """
         with self._condition:
             cached = self._cached
             # the write in progress concerns other logs: a log does not read its entry while it changes it
@@ -173,6 +162,11 @@ class _CheckpointFile:
         return entries.get(topic_partition)
 
     def change(self, change: Change) -> DurableSteps[None]:
+        """Changes an entry, durable at the end; other entries, mode and owner are kept. An unchanged file is not written.
+
+        :raises CorruptLogError: the file is malformed; it is not changed
+        :raises StorageError: the file system refused; the file is not changed
+        """
         outcome: Future[None] = Future()
         with self._condition:
             self._pending.append((change, outcome))

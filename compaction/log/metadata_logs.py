@@ -56,15 +56,6 @@ class Position(NamedTuple):
     end_offset: int
 
 
-@dataclass(frozen=True)
-class MetadataLog:
-    """The configuration in a metadata log; ``path`` is its directory."""
-
-    path: str
-    configs: ClusterConfigs
-    position: Position
-
-
 def metadata_log_in(fs: FileSystem, path: str) -> str | None:
     """``path`` itself if it is a metadata log, or the metadata log in the log directory ``path``; ``None`` if there is none."""
     log = path.rstrip("/") if base_name(path.rstrip("/")) == METADATA_LOG else join(path, METADATA_LOG)
@@ -72,54 +63,44 @@ def metadata_log_in(fs: FileSystem, path: str) -> str | None:
     return log if status is not None and status.is_dir else None
 
 
-def read_metadata_log(fs: FileSystem, path: str) -> MetadataLog:
-    """Read the metadata log in the directory ``path``.
+class MetadataLog:
+    """The configuration in the metadata log in the directory ``path``, read in the order of its files.
 
+    :ivar position: the end of the data read
     :raises CorruptLogError: a file is damaged or missing
     """
-    return _Reader(fs, path).read()
-
-
-class _Reader:
-    """Reads the files of a metadata log in order; ``_position`` is the end of the data read so far."""
 
     def __init__(self, fs: FileSystem, path: str) -> None:
-        self._fs, self._path = fs, path
-        self._configs = ClusterConfigs()
-        self._position = Position(0, 0)
-
-    def read(self) -> MetadataLog:
-        names = self._fs.listdir(self._path)
-        snapshots = sorted(name for name in names if _SNAPSHOT.fullmatch(name))
-        for name in snapshots[-1:]:
-            self._read_snapshot(name)
+        self._fs, self.path = fs, path
+        self.configs = ClusterConfigs()
+        self.position = Position(0, 0)
+        names = fs.listdir(path)
+        for snapshot in list(filter(None, map(_SNAPSHOT.fullmatch, names)))[-1:]:
+            self._read_snapshot(snapshot)
         files = map(parse_segment_file, names)
-        bases = sorted(file.base_offset for file in files if file is not None and file.kind == LOG and not file.suffix)
+        bases = [file.base_offset for file in files if file is not None and file.kind == LOG and not file.suffix]
         for base_offset, end_offset in zip_longest(bases, bases[1:]):
-            if end_offset is None or end_offset > self._position.end_offset:
+            if end_offset is None or end_offset > self.position.end_offset:
                 self._read_segment(base_offset, segment_file(base_offset, LOG))
-        return MetadataLog(self._path, self._configs, self._position)
 
-    def _read_snapshot(self, name: str) -> None:
-        scan, _, last_control = self._apply(name)
+    def _read_snapshot(self, name: re.Match[str]) -> None:
+        scan, _, last_control = self._apply(name[0])
         if not scan.complete or last_control != SNAPSHOT_FOOTER:
-            raise self._damaged(name, "snapshot ends without its footer", scan.position)
-        match = _SNAPSHOT.fullmatch(name)
-        if match is not None:
-            self._position = Position(int(match["epoch"]), int(match["end"]))
+            raise self._damaged(name[0], "snapshot ends without its footer", scan.position)
+        self.position = Position(int(name["epoch"]), int(name["end"]))
 
     def _read_segment(self, base_offset: int, name: str) -> None:
-        if base_offset > self._position.end_offset:
-            message = f"offsets {self._position.end_offset} to {base_offset - 1} are missing before this segment"
+        if base_offset > self.position.end_offset:
+            message = f"offsets {self.position.end_offset} to {base_offset - 1} are missing before this segment"
             raise self._damaged(name, message, 0)
-        scan, epoch, _ = self._apply(name, self._position.end_offset)
+        scan, epoch, _ = self._apply(name, self.position.end_offset)
         end = base_offset if scan.next_offset is None else scan.next_offset
-        self._position = Position(max(epoch, self._position.epoch), max(end, self._position.end_offset))
+        self.position = Position(max(epoch, self.position.epoch), max(end, self.position.end_offset))
 
     def _apply(self, name: str, start_offset: int = 0) -> tuple[SegmentScan, int, int]:
         """Replay a file from an offset on; returns its scan, and leader epoch and control type of its last batch (-1 for
         none)."""
-        file = SegmentFile(self._fs, join(self._path, name))
+        file = SegmentFile(self._fs, join(self.path, name))
         scan, epoch, control = file.scan(check_crc=True), -1, -1
         for rows in scan:
             epoch, control = int(rows["leader_epoch"][-1]), int(rows["control_type"][-1])
@@ -127,13 +108,13 @@ class _Reader:
         if damage is not None:
             raise self._damaged(name, damage, scan.position)
         try:
-            self._configs.read(file.data[: scan.position].tobytes(), start_offset)
+            self.configs.read(file.data[: scan.position].tobytes(), start_offset)
         except FormatError as error:
             raise CorruptLogError(str(error), path=file.path, hint=_LOG_HINT) from error
         return scan, epoch, control
 
     def _damaged(self, name: str, message: str, position: int) -> CorruptLogError:
-        return CorruptLogError(message, path=join(self._path, name), position=position, hint=_LOG_HINT)
+        return CorruptLogError(message, path=join(self.path, name), position=position, hint=_LOG_HINT)
 
 
 @dataclass(frozen=True)
@@ -227,7 +208,7 @@ class MetadataSources:
     def _log(self, candidate: _Candidate) -> MetadataLog:
         if candidate.path not in self._read:
             try:
-                self._read[candidate.path] = read_metadata_log(candidate.fs, candidate.path)
+                self._read[candidate.path] = MetadataLog(candidate.fs, candidate.path)
             except LogError as error:
                 self._read[candidate.path] = error
         log = self._read[candidate.path]

@@ -108,8 +108,8 @@ def read_log(
     replayed = [segment for segment in segments if segment.base_offset not in without_producers]
     bounds = log_start, log_end
     first_unflushed = checkpoints.first_unflushed(name, (segment.base_offset for segment in segments))
-    offsets = _snapshot_offsets(fs, location.path) if first_unflushed == LONG_MAX else []
-    newest = [offset for offset in offsets if log_start < offset <= log_end][:1]
+    offsets = segment_bases(fs, location.path, SNAPSHOT) if first_unflushed == LONG_MAX else []
+    newest = [offset for offset in offsets if log_start < offset <= log_end][-1:]
     hides_producers = any(_read_snapshot(fs, location.path, offset) is None for offset in newest)
     states = replay_producers(fs, location.path, replayed, bounds, options, first_unflushed=first_unflushed)
     unstable = states.first_unstable_offset(high_watermark)
@@ -181,16 +181,10 @@ def replay_segment(fs: FileSystem, log_path: str, segment: Segment, bounds: tupl
 
 def snapshots(fs: FileSystem, log_path: str) -> Iterator[tuple[int, list[ProducerEntry]]]:
     """The valid producer snapshots of a log, newest first: offset (exclusive end) and entries. Malformed ones are skipped."""
-    for offset in _snapshot_offsets(fs, log_path):
+    for offset in reversed(segment_bases(fs, log_path, SNAPSHOT)):
         entries = _read_snapshot(fs, log_path, offset)
         if entries is not None:
             yield offset, entries
-
-
-def _snapshot_offsets(fs: FileSystem, log_path: str) -> list[int]:
-    """Newest first."""
-    files = map(parse_segment_file, reversed(fs.listdir(log_path)))
-    return [file.base_offset for file in files if file is not None and file.kind == SNAPSHOT and not file.suffix]
 
 
 def _read_snapshot(fs: FileSystem, log_path: str, offset: int) -> list[ProducerEntry] | None:
@@ -232,10 +226,10 @@ class SegmentState:
     ignored_damage: str | None = None
 
 
-def segment_bases(fs: ReadableFileSystem, log_path: str) -> list[int]:
-    """Base offsets of the segments in a partition directory, ascending."""
+def segment_bases(fs: ReadableFileSystem, log_path: str, kind: str = LOG) -> list[int]:
+    """Base offsets of the segments in a partition directory, ascending; or the offsets of its files of another ``kind``."""
     parsed = (parse_segment_file(name) for name in fs.listdir(log_path))
-    return sorted(file.base_offset for file in parsed if file is not None and file.kind == LOG and not file.suffix)
+    return sorted(file.base_offset for file in parsed if file is not None and file.kind == kind and not file.suffix)
 
 
 def inspect_segment(
@@ -461,9 +455,8 @@ def _verified(file: SegmentFile, position: int, last_offset: int) -> int | None:
 def has_changed(fs: ReadableFileSystem, view: LogView) -> bool:
     """Whether segments were added, removed or written to since ``view`` was made."""
     try:
-        if segment_bases(fs, view.path) != [segment.base_offset for segment in view.segments]:
-            return True
-        return any(_changed(fs, fs, view.path, segment) for segment in view.segments)
+        require_unchanged(fs, fs, view.path, view.segments)
+        return segment_bases(fs, view.path) != [segment.base_offset for segment in view.segments]
     except StorageError:
         return True
 

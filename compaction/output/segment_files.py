@@ -116,7 +116,7 @@ def delete_segments(
         yield from _create_active(fs, path, log_end_offset, bases[-1], plan.view.producers)
     like = join(path, segment_file(bases[-1], LOG)) if bases else None
     change = Change(location.topic_partition, plan.new_log_start_offset, like=like)
-    yield from (checkpoints or CheckpointFiles(fs)).change(location.log_dir, LOG_STARTS, change)
+    yield from (checkpoints or CheckpointFiles(fs)).file(location.log_dir, LOG_STARTS).change(change)
     if epochs is not None:
         yield from replacement(fs, join(path, LEADER_EPOCHS), format_leader_epochs(epochs).encode())
     # logs last: the next run finds a log without its other files, but not an index or a snapshot without its log

@@ -104,7 +104,7 @@ def replace_segments(
         owner.require()
         for group in ordered:
             _rename_to_clean(fs, path, group)
-        previous = checkpoints.offset(location.log_dir, CLEANER_OFFSETS, location.topic_partition)
+        previous = checkpoints.file(location.log_dir, CLEANER_OFFSETS).offset(location.topic_partition)
         sources = (tuple(source_at(fs, path, base) for base in group.source_base_offsets) for group in ordered)
         recorded = tuple(JournalGroup(group.base_offset, group.files, of) for group, of in zip(ordered, sources, strict=True))
         journal = Journal(recorded, previous, end_offset, owner.token)
@@ -227,7 +227,7 @@ def finish_swap(fs: FileSystem, location: LogLocation, journal: Journal, checkpo
     if journal.end_offset is not None:
         expected = (journal.previous_checkpoint,)
         change = Change(location.topic_partition, journal.end_offset, expected, any_log(fs, path))
-        yield from checkpoints.change(location.log_dir, CLEANER_OFFSETS, change)
+        yield from checkpoints.file(location.log_dir, CLEANER_OFFSETS).change(change)
     for group in journal.groups:
         for written in group.files:
             name = join(path, segment_file(group.base_offset, written.kind))

@@ -74,7 +74,7 @@ def _finish_journal(fs: FileSystem, location: LogLocation, journal: Journal, own
     if journal.end_offset is not None:
         # the sources are not clean: a later cleaning would remove a tombstone there, and leave the records that it deletes
         change = Change(location.topic_partition, journal.previous_checkpoint, (journal.end_offset,))
-        run_alone(fs, CheckpointFiles(fs).change(location.log_dir, CLEANER_OFFSETS, change))
+        run_alone(fs, CheckpointFiles(fs).file(location.log_dir, CLEANER_OFFSETS).change(change))
     for group in reversed(groups[count:]):
         roll_back(fs, path, group)
     discard_unfinished(fs, path)

@@ -255,7 +255,7 @@ def _set_offsets(fs: FileSystem, name: str, offsets: Mapping[LogLocation, int | 
 def _repair_checkpoint(checkpoints: CheckpointFiles, plan: LogPlan) -> DurableSteps[None]:
     if plan.checkpoint_reset:
         change = Change(plan.view.topic_partition, plan.first_dirty_offset)
-        yield from checkpoints.change(plan.view.log_dir, CLEANER_OFFSETS, change)
+        yield from checkpoints.file(plan.view.log_dir, CLEANER_OFFSETS).change(change)
 
 
 def purpose(request: CompactionRequest) -> Purpose:

@@ -29,7 +29,7 @@ GARBLED = [b"1\n0\n", b"x\n", b"0\n2\na 0 5\n", b"0\n1\na 0\n", b"0\n1\na 0 x\n"
 def update(fs: FaultyFileSystem, name: str, changes: dict[TopicPartition, int | None], like: str | None = None) -> None:
     files = CheckpointFiles(fs)
     for topic_partition, offset in changes.items():
-        run_alone(fs, files.change("/logs", name, Change(topic_partition, offset, like=like)))
+        run_alone(fs, files.file("/logs", name).change(Change(topic_partition, offset, like=like)))
 
 
 def log_dir(**files: bytes) -> FaultyFileSystem:
@@ -148,7 +148,7 @@ def test_changes_of_many_threads_are_batched_into_few_writes() -> None:
     fs, logs = WatchedFileSystem(log_dir(), syncs_slowly), [TopicPartition("t", number) for number in range(200)]
     files = CheckpointFiles(fs)
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda tp: run_alone(fs, files.change("/logs", CLEANER_OFFSETS, Change(tp, tp.partition))), logs))
+        list(pool.map(lambda tp: run_alone(fs, files.file("/logs", CLEANER_OFFSETS).change(Change(tp, tp.partition))), logs))
     assert read_checkpoints(fs, "/logs").cleaner_offsets == {tp: tp.partition for tp in logs}
     assert sum(step.name == "rename" for step in fs.log) <= 100
     assert fs.read_bytes(PATH).decode().splitlines()[2:] == [f"t {number} {number}" for number in range(200)]
@@ -160,8 +160,8 @@ def test_an_entry_is_returned_during_a_write_without_reading_the_file_again() ->
     files = CheckpointFiles(fs)
 
     def move(tp: TopicPartition) -> int | None:
-        before = files.offset("/logs", CLEANER_OFFSETS, tp)
-        run_alone(fs, files.change("/logs", CLEANER_OFFSETS, Change(tp, 1000, (before,))))
+        before = files.file("/logs", CLEANER_OFFSETS).offset(tp)
+        run_alone(fs, files.file("/logs", CLEANER_OFFSETS).change(Change(tp, 1000, (before,))))
         return before
 
     with ThreadPoolExecutor(16) as pool:
@@ -173,7 +173,7 @@ def test_an_entry_is_returned_during_a_write_without_reading_the_file_again() ->
 
 def test_a_change_is_durable_on_return() -> None:
     fs = with_offsets("a 0 3")
-    run_alone(fs, CheckpointFiles(fs).change("/logs", CLEANER_OFFSETS, Change(A, 9)))
+    run_alone(fs, CheckpointFiles(fs).file("/logs", CLEANER_OFFSETS).change(Change(A, 9)))
     for seed in (None, 1, 2, 3):
         assert read_checkpoints(fs.after_power_loss(seed), "/logs").cleaner_offsets == {A: 9}
 
@@ -181,17 +181,17 @@ def test_a_change_is_durable_on_return() -> None:
 @pytest.mark.parametrize(("expected", "after"), [((3,), 9), ((None,), 3), ((4,), 3), (None, 9)])
 def test_a_change_may_expect_the_current_value(expected: tuple[int | None] | None, after: int) -> None:
     fs = with_offsets("a 0 3")
-    run_alone(fs, CheckpointFiles(fs).change("/logs", CLEANER_OFFSETS, Change(A, 9, expected)))
+    run_alone(fs, CheckpointFiles(fs).file("/logs", CLEANER_OFFSETS).change(Change(A, 9, expected)))
     assert read_checkpoints(fs, "/logs").cleaner_offsets == {A: after}
 
 
 def test_changes_by_another_process_are_detected() -> None:
     fs = with_offsets("a 0 3")
     files = CheckpointFiles(fs)
-    assert files.offset("/logs", CLEANER_OFFSETS, A) == 3
+    assert files.file("/logs", CLEANER_OFFSETS).offset(A) == 3
     fs.put(PATH, b"0\n2\na 0 5\nb.c 12 6\n")
-    assert files.offset("/logs", CLEANER_OFFSETS, A) == 5
-    run_alone(fs, files.change("/logs", CLEANER_OFFSETS, Change(A, 7)))
+    assert files.file("/logs", CLEANER_OFFSETS).offset(A) == 5
+    run_alone(fs, files.file("/logs", CLEANER_OFFSETS).change(Change(A, 7)))
     assert read_checkpoints(fs, "/logs").cleaner_offsets == {A: 7, B: 6}
 
 
@@ -201,7 +201,7 @@ def test_all_waiting_threads_fail_on_a_malformed_file() -> None:
 
     def change(number: int) -> bool:
         try:
-            run_alone(fs, files.change("/logs", CLEANER_OFFSETS, Change(TopicPartition("t", number), 1)))
+            run_alone(fs, files.file("/logs", CLEANER_OFFSETS).change(Change(TopicPartition("t", number), 1)))
         except CorruptLogError:
             return True
         return False

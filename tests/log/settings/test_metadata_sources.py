@@ -16,7 +16,7 @@ from compaction.errors import CorruptLogError, UsageError
 from compaction.files.local import LocalFileSystem
 from compaction.formats.checkpoints import topic_id_text
 from compaction.formats.message_set import iter_batches
-from compaction.log.metadata_logs import MetadataLog, Position, read_metadata_log
+from compaction.log.metadata_logs import MetadataLog, Position
 from compaction.log.settings import Settings
 from tests.formats.test_metadata_log import config, removal, topic
 from tests.kafka.encode import Batch, Record
@@ -253,7 +253,7 @@ FOOTER = Batch([Record(9, 1, b"\x00\x00\x00\x04", b"\x00\x00")], control=True).e
 
 
 def read(log_dir: Path) -> MetadataLog:
-    return read_metadata_log(LocalFileSystem(), str(log_dir / METADATA))
+    return MetadataLog(LocalFileSystem(), str(log_dir / METADATA))
 
 
 def snapshot(log_dir: Path, end_offset: int, data: bytes) -> Path:
