@@ -223,17 +223,6 @@ class TestDamage:
         inner = changed(HEADER_V0, Legacy([Record(0, 5, b"key", b"value")], 1).encode(), crc=1)
         assert read(self.wrap(compress(Codec.GZIP, inner))) == [Record(11, 5, b"key", b"value")]
 
-    @pytest.mark.parametrize("magic", [0, 1])
-    def test_a_wrong_lz4_header_checksum_is_accepted_only_in_v0(self, magic: int) -> None:
-        data = bytearray(Legacy(self.rows, magic, "lz4").encode())
-        value = (HEADER_V1 if magic else HEADER_V0).size + 8
-        data[value + 6] ^= 0xFF
-        if magic == 0:
-            assert [row.offset for row in read(bytes(data))] == [10, 11]
-        else:
-            with pytest.raises(CodecError, match="header fails its checksum"):
-                read(bytes(data))
-
 
 def converted(data: bytes, position: int = 0) -> tuple[int, int, int, int, bytes]:
     """The base offset, last offset, base timestamp, number and bytes of the v2 records of an entry."""
