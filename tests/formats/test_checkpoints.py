@@ -14,17 +14,12 @@ from hypothesis import strategies as st
 
 from compaction.errors import CorruptLogError
 from compaction.formats import checkpoints
-from compaction.formats.checkpoints import EpochEntry
 from compaction.names import TopicPartition
 from tests.formats.golden import golden
 
 FILES = golden("files")
 SOURCE = PurePath("/data/cleaner-offset-checkpoint")
 TOPIC_ID = "EjRWeJq83vD-3LqYdlQyEA"
-LONG = st.integers(-(2**63), 2**63 - 1)
-TOPICS = st.text("abcdefgXYZ0189._-", min_size=1, max_size=20)
-
-
 def parse_offsets(text: str) -> dict[TopicPartition, int]:
     return checkpoints.parse_offset_checkpoint(text, SOURCE)
 
@@ -38,9 +33,6 @@ class TestKafkasOwnFiles:
         assert offsets == {TopicPartition(topic, partition): at for topic, partition, at in FILES["offset_checkpoint"]["rows"]}
         assert checkpoints.format_offset_checkpoint(offsets) == text
 
-    def test_a_checkpoint_just_created_is_empty(self) -> None:
-        assert parse_offsets(FILES["offset_checkpoint"]["created"]) == {}
-
     def test_leader_epochs(self) -> None:
         text = FILES["leader_epochs"]["text"]
         entries = checkpoints.parse_leader_epochs(text, SOURCE)
@@ -50,25 +42,6 @@ class TestKafkasOwnFiles:
     def test_partition_metadata(self) -> None:
         text = FILES["partition_metadata"]["text"]
         assert checkpoints.parse_partition_metadata(text, SOURCE) == FILES["partition_metadata"]["topic_id"]
-
-
-@given(st.dictionaries(st.builds(TopicPartition, TOPICS, st.integers(0, 2**31 - 1)), LONG))
-def test_offsets_round_trip_in_order(offsets: dict[TopicPartition, int]) -> None:
-    text = checkpoints.format_offset_checkpoint(offsets)
-    assert list(parse_offsets(text).items()) == list(offsets.items())
-    assert text.startswith(f"0\n{len(offsets)}\n")
-
-
-@given(st.lists(st.builds(EpochEntry, st.integers(-(2**31), 2**31 - 1), LONG)))
-def test_leader_epochs_round_trip(entries: list[EpochEntry]) -> None:
-    assert checkpoints.parse_leader_epochs(checkpoints.format_leader_epochs(entries), SOURCE) == entries
-
-
-@given(st.binary(min_size=16, max_size=16).filter(any))
-def test_topic_ids_round_trip(raw: bytes) -> None:
-    text = checkpoints.topic_id_text(raw)
-    assert len(text) == 22
-    assert checkpoints.parse_partition_metadata(f"version: 0\ntopic_id: {text}", SOURCE) == text
 
 
 @pytest.mark.parametrize(

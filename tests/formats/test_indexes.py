@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from compaction.formats import indexes
 from compaction.formats.primitives import FormatError
@@ -66,41 +64,6 @@ class TestKafkasOwnFiles:
         assert rows.tolist() == golden_rows("txn_index")
         indexes.check_txn_index(data, FILES["txn_index"]["base_offset"])
         assert indexes.write_txn_index(rows) == data
-
-    def test_the_open_files_are_longer(self) -> None:
-        for name in ("offset_index", "time_index"):
-            assert len(unbase64(FILES[name]["preallocated"])) > len(unbase64(FILES[name]["closed"]))
-
-
-@given(st.sets(st.integers(0, INT_MAX)), st.integers(0, 2**62), st.integers(0, 50), st.data())
-def test_offset_index_round_trip(relative: set[int], base: int, zeros: int, data: st.DataObject) -> None:
-    positions = sorted(data.draw(st.sets(st.integers(1, INT_MAX), min_size=len(relative), max_size=len(relative))))
-    rows = offset_rows(zip((base + offset for offset in sorted(relative)), positions, strict=True))
-    written = indexes.OFFSET_INDEX.write(rows, base)
-    assert len(written) == 8 * len(rows)
-    assert np.array_equal(indexes.OFFSET_INDEX.read(written + bytes(8 * zeros), base), rows)
-    assert indexes.OFFSET_INDEX.valid(written + bytes(8 * zeros)) == len(rows)
-    indexes.OFFSET_INDEX.check(written + bytes(8 * zeros))
-
-
-@given(st.sets(st.integers(1, 2**63 - 1)), st.integers(0, 2**62), st.integers(0, 50), st.data())
-def test_time_index_round_trip(stamps: set[int], base: int, zeros: int, data: st.DataObject) -> None:
-    count = len(stamps)
-    relative = sorted(data.draw(st.lists(st.integers(0, INT_MAX), min_size=count, max_size=count)))
-    rows = time_rows(zip(sorted(stamps), (base + offset for offset in relative), strict=True))
-    written = indexes.TIME_INDEX.write(rows, base)
-    padded = written + bytes(12 * zeros if zeros != 1 or count else 24)
-    assert np.array_equal(indexes.TIME_INDEX.read(padded, base), rows)
-    assert indexes.TIME_INDEX.valid(padded) == count
-    indexes.TIME_INDEX.check(padded)
-
-
-@given(st.lists(st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * 4)), st.binary(max_size=33))
-def test_txn_index_round_trip_and_torn_tail(rows: list[tuple[int, int, int, int]], tail: bytes) -> None:
-    written = indexes.write_txn_index(np.array(rows, indexes.TXN_ROW))
-    assert len(written) == 34 * len(rows)
-    assert indexes.read_txn_index(written + tail).tolist() == rows
-
 
 @pytest.mark.parametrize(
     ("data", "valid"),
@@ -197,19 +160,8 @@ def test_offsets_out_of_the_segments_range_cannot_be_written(offset: int) -> Non
         indexes.TIME_INDEX.write(time_rows([(1, BASE), (2, offset)]), BASE)
 
 
-def test_memoryviews_are_read_without_a_copy() -> None:
-    data = memoryview(bytearray(offsets((5, 42), (6, 43))))
-    assert indexes.OFFSET_INDEX.read(data[8:], 10).tolist() == [(16, 43)]
-
-
 SNAPSHOT = FILES["producer_snapshot"]
 DATA = unbase64(SNAPSHOT["closed"])
-
-SHORT = st.integers(-(2**15), 2**15 - 1)
-INT = st.integers(-(2**31), 2**31 - 1)
-LONG = st.integers(-(2**63), 2**63 - 1)
-ENTRIES = st.lists(st.builds(ProducerEntry, LONG, SHORT, INT, LONG, INT, LONG, INT, LONG), max_size=6)
-
 
 def test_kafkas_snapshot_is_read() -> None:
     entries = read_snapshot(DATA)
@@ -219,13 +171,6 @@ def test_kafkas_snapshot_is_read() -> None:
 
 def test_kafkas_snapshot_is_encoded_byte_for_byte() -> None:
     assert write_snapshot(read_snapshot(DATA)) == DATA
-
-
-@given(ENTRIES)
-def test_snapshots_round_trip(entries: list[ProducerEntry]) -> None:
-    data = write_snapshot(entries)
-    assert len(data) == 10 + 46 * len(entries)
-    assert read_snapshot(memoryview(data)) == entries
 
 
 @pytest.mark.parametrize("position", range(len(DATA)))
