@@ -31,13 +31,10 @@ from compaction.formats.record_batch import (
     DEFAULT_LIMIT_BYTES,
     LOG_APPEND_TIME,
     LOG_OVERHEAD_BYTES,
-    MAGIC,
     NO_TIMESTAMP,
     EntryHeader,
     Record,
-    RecordBatch,
     StoredBatch,
-    parse_batch,
 )
 
 
@@ -247,22 +244,3 @@ def wrap(magic: int, codec: Codec, last_offset: int, timestamp: int, messages: B
     data = bytearray(HEADER_V1.pack(EntryHeaderV1(*head, timestamp)) if magic else HEADER_V0.pack(head)) + fields + payload
     HEADER_V0.put(data, "crc", crc32(memoryview(data)[CRC_START:]))
     return bytes(data)
-
-
-def iter_batches(buf: Buffer, *, torn_tail: bool = False) -> Iterator[RecordBatch | MessageEntry]:
-    """The batches of any magic in a buffer; checks neither CRCs nor records.
-
-    :param torn_tail: accept an incomplete batch at the end of the buffer
-    :raises FormatError: unknown magic or impossible length, with the position
-    """
-    pos = 0
-    while pos < len(buf):
-        remaining = len(buf) - pos
-        if torn_tail and (remaining < HEADER_V0.size or HEADER_V0.get(buf, "size", pos) > remaining - LOG_OVERHEAD_BYTES):
-            return
-        magic = HEADER_V0.get(buf, "magic", pos)
-        if not 0 <= magic <= MAGIC:
-            raise FormatError(f"unknown magic {magic}", pos)
-        batch = parse_batch(buf, pos) if magic == MAGIC else parse_message_entry(buf, pos)
-        yield batch
-        pos += batch.size

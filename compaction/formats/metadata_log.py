@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from compaction.formats.checkpoints import topic_id_text
-from compaction.formats.message_set import iter_batches
 from compaction.formats.primitives import Buffer, FormatError, decode_unsigned
-from compaction.formats.record_batch import RecordBatch
+from compaction.formats.record_batch import HEADER, MAGIC, parse_batch
 
 _FRAME_VERSION = 1
 _VERSION = 0
@@ -68,14 +67,17 @@ class ClusterConfigs:
     _open: list[MetadataRecord] | None = None
 
     def read(self, buf: Buffer, start_offset: int = 0) -> None:
-        """Applies the records of a segment or a snapshot in order; ignores an incomplete batch at the end.
+        """Applies the records of the batches in a segment or a snapshot in order.
 
         :param start_offset: records below it are not read
         :raises FormatError: a batch or record is damaged
         """
-        for batch in iter_batches(buf, torn_tail=True):
-            if not isinstance(batch, RecordBatch):
-                raise FormatError(f"metadata batch of magic {batch.magic}", batch.position)
+        position = 0
+        while position < len(buf):
+            if (magic := HEADER.get(buf, "magic", position)) != MAGIC:
+                raise FormatError(f"metadata batch of magic {magic}", position)
+            batch = parse_batch(buf, position)
+            position += batch.size
             if batch.is_control or batch.last_offset < start_offset:
                 continue
             batch.ensure_valid()

@@ -20,7 +20,6 @@ from compaction.files.calls import KEYS_VARIABLE
 from compaction.files.filesystem import join
 from compaction.files.mixed import MixedFileSystem
 from compaction.files.uri import parse_uri
-from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import RecordBatch
 from compaction.options.inputs import Inputs
 from compaction.report import LogReport, LogStatus, RunReport
@@ -38,6 +37,7 @@ from tests.exports.exports import (
 )
 from tests.golden import unpack_backup_sets
 from tests.local_passes import LocalPasses
+from tests.log.logs import iter_batches
 from tests.object_store.fixtures import files
 from tests.object_store.local_run import COMPACT, NOW_MS, figures, run
 

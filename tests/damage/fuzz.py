@@ -37,7 +37,6 @@ from compaction.files.segment_file import SegmentFile
 from compaction.formats import checkpoints, indexes
 from compaction.formats.codecs import Codec, compress, decompress
 from compaction.formats.java_text import parse_meta_properties, parse_properties
-from compaction.formats.message_set import iter_batches
 from compaction.formats.metadata_log import ClusterConfigs, parse_record
 from compaction.formats.primitives import FormatError
 from compaction.formats.producer_snapshot import ProducerEntry, read_snapshot, write_snapshot
@@ -60,6 +59,7 @@ from compaction.source.read_columns import Bounds, ReadSpec, read_columns
 from tests.damage.harm import harmed, harmed_bytes
 from tests.damage.valid_logs import KINDS, NOW_MS, look_at, valid_log, write_log
 from tests.local_job import clean_locally
+from tests.log.logs import iter_batches
 from tests.memory import scratch
 
 #: kernels with bounds checks, which numba does not tell from others

@@ -22,13 +22,12 @@ from compaction.files.filesystem import ReadableFileSystem
 from compaction.files.local import LocalFileSystem
 from compaction.files.uri import parse_uri
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
-from compaction.formats.message_set import iter_batches
 from compaction.formats.producer_snapshot import write_snapshot
 from compaction.formats.record_batch import BatchHeader
 from tests.exports.aiven_objects import end_offset
 from tests.golden import AIVEN_OBJECTS, unpack_sample
 from tests.kafka.encode import Batch, Record
-from tests.log.logs import build, data_batch
+from tests.log.logs import build, data_batch, iter_batches
 
 #: the objects of one log in four sets: as they are, compressed, encrypted, both
 CODINGS = ("plain", "zstd", "encrypted", "zstd-encrypted")

@@ -31,7 +31,6 @@ from compaction.files.local import LocalFileSystem
 from compaction.files.mixed import MixedFileSystem
 from compaction.files.uri import SPOOL, options_of, parse_uri, require_in_place
 from compaction.formats.backup import Compression, SegmentStream, parse_manifest
-from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import Header, Record, RecordBatch
 from compaction.log.discover import Selector
 from compaction.names import TopicPartition
@@ -39,6 +38,7 @@ from compaction.screen.amounts import size
 from tests.disk import Before, Operation, WatchedFileSystem
 from tests.kafka import encode
 from tests.kafka.encode import ABORT, COMMIT, Batch, Producer, marker
+from tests.log.logs import iter_batches
 from tests.oracle.backup_segments import LZ4, NONE, ZSTD, decode_segment, encode_record, encode_segment
 
 T0 = 1_700_000_000_000

@@ -25,7 +25,6 @@ from compaction.files.filesystem import FileRange, join
 from compaction.files.local import LocalFileSystem
 from compaction.files.mixed import MixedFileSystem
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
-from compaction.formats.message_set import iter_batches
 from compaction.formats.producer_snapshot import read_snapshot
 from compaction.formats.record_batch import BatchHeader
 from compaction.log.discover import Selector, discover
@@ -45,7 +44,7 @@ from tests.exports.exports import (
 from tests.exports.test_aiven import read_all
 from tests.exports.test_local_tiered import offsets, read_log_files
 from tests.kafka.encode import Batch, Record
-from tests.log.logs import build, data_batch, put_snapshot, txn_batch
+from tests.log.logs import build, data_batch, iter_batches, put_snapshot, txn_batch
 from tests.object_store.fixtures import files
 
 NOW_MS = 1_800_000_000_000

@@ -88,12 +88,6 @@ def test_records_are_applied_in_order(values: list[bytes], expected: dict[str, d
     assert configs_in([batch(value, base=index) for index, value in enumerate(values)]).topics == expected
 
 
-def test_an_incomplete_batch_at_the_end_is_ignored() -> None:
-    data = batch(config("t", "a", "1")) + batch(config("t", "a", "2"), base=1)
-    for cut in range(len(batch(config("t", "a", "1"))), len(data)):
-        assert configs_in([data[:cut]]).topics == {"t": {"a": "1"}}
-
-
 def test_topic_ids_have_the_text_form_of_partition_metadata() -> None:
     assert configs_in([batch(topic("t", bytes(15) + b"\x01"))]).topic_ids == {"t": "AAAAAAAAAAAAAAAAAAAAAQ"}
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compaction.formats.message_set import iter_batches, parse_message_entry
+from compaction.formats.message_set import parse_message_entry
 from compaction.formats.record_batch import HEADER_SIZE, Header, Record, RecordBatch, parse_batch
 from compaction.kernels import locate
 from compaction.kernels.backup_records import (
@@ -44,6 +44,7 @@ from compaction.kernels.locate import (
 from compaction.kernels.records import BAD_RECORD, OK, RECORDS_MISSING, RECORDS_REMAINING
 from tests.kafka.encode import Batch, Legacy
 from tests.kernels.tables import scanned
+from tests.log.logs import iter_batches
 from tests.oracle.backup_segments import decode_records, encode_record
 
 ALL = KEYS | VALUES | HEADERS

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 from compaction.files.filesystem import FileSystem, join
-from compaction.formats.message_set import iter_batches
 from compaction.names import INDEX, LOG, SWAP, segment_file
+from tests.log.logs import iter_batches
 
 PREALLOCATED = 64
 

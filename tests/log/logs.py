@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from compaction.files.contents import FileDigest, digest_of
 from compaction.files.filesystem import FileSystem, join
-from compaction.formats.message_set import iter_batches
+from compaction.formats.message_set import HEADER_V0, MessageEntry, parse_message_entry
+from compaction.formats.primitives import Buffer
 from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
+from compaction.formats.record_batch import HEADER, LOG_OVERHEAD_BYTES, MAGIC, RecordBatch, parse_batch
 from compaction.log.read_log import segment_bases
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TXNINDEX, LogLocation, TopicPartition, segment_file
 from compaction.rules.log_view import AbortedTxn
@@ -86,6 +88,22 @@ def put_snapshot(fs: FileSystem, path: str, offset: int, entries: Sequence[Produ
     name = join(path, segment_file(offset, SNAPSHOT))
     fs.write_file(name, write_snapshot(entries))
     fs.fsync(name)
+
+
+def iter_batches(data: Buffer, *, torn_tail: bool = False) -> Iterator[RecordBatch | MessageEntry]:
+    """The batches of a segment; ``FormatError`` if one is damaged.
+
+    :param torn_tail: the last one may be incomplete
+    """
+    position = 0
+    while position < len(data):
+        left = len(data) - position
+        if torn_tail and (left < HEADER_V0.size or HEADER.get(data, "length", position) > left - LOG_OVERHEAD_BYTES):
+            return
+        is_v2 = HEADER.get(data, "magic", position) == MAGIC
+        batch = parse_batch(data, position) if is_v2 else parse_message_entry(data, position)
+        yield batch
+        position += batch.size
 
 
 def served(fs: FileSystem, path: str) -> dict[int, bytes | None]:

@@ -34,12 +34,12 @@ from typing import NamedTuple, TypeVar
 
 from compaction.errors import StorageError
 from compaction.files.filesystem import File, base_name, join, parent
-from compaction.formats.message_set import iter_batches
 from compaction.formats.primitives import FormatError
 from compaction.names import DELETED, LEADER_EPOCHS, LOG, META_PROPERTIES
 from compaction.output.journal import JOURNAL
 from tests.disk import FaultyFileSystem, Operation, WatchedFileSystem
 from tests.log.broker_model import start_broker
+from tests.log.logs import iter_batches
 from tests.trust.checks import Tree, below, difference, tree, undisturbed
 from tests.trust.scenes import KINDS, LOG_DIR, Ended, Kind, log_path, operations
 

@@ -45,7 +45,6 @@ from compaction.files.filesystem import FileSystem, join
 from compaction.files.local import FreeSpace
 from compaction.formats.checkpoints import format_offset_checkpoint
 from compaction.formats.indexes import read_txn_index
-from compaction.formats.message_set import iter_batches
 from compaction.formats.record_batch import TRANSACTIONAL, RecordBatch
 from compaction.log.access import Identity
 from compaction.log.read_log import segment_bases
@@ -72,7 +71,7 @@ from tests.kafka.encode import Batch, Record
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
 from tests.log.broker_model import start_broker
-from tests.log.logs import NOW_MS, TOPIC, Built, build, marker
+from tests.log.logs import NOW_MS, TOPIC, Built, build, iter_batches, marker
 from tests.trust.turns import Actor, ActorFiles, Killed, LockTable, Schedule
 
 LOG_DIR = "/simulated/logs"

@@ -15,11 +15,11 @@ from compaction.config.sources import Setting, read_properties, read_sets
 from compaction.errors import CorruptLogError, UsageError
 from compaction.files.local import LocalFileSystem
 from compaction.formats.checkpoints import topic_id_text
-from compaction.formats.message_set import iter_batches
 from compaction.log.metadata_logs import MetadataLog, Position
 from compaction.log.settings import Settings
 from tests.formats.test_metadata_log import config, removal, topic
 from tests.kafka.encode import Batch, Record
+from tests.log.logs import iter_batches
 from tests.log.settings.guesses import (
     CLUSTER,
     METADATA,
