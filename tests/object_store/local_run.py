@@ -16,7 +16,6 @@ from compaction.run.sizing import Sizes
 from tests.local_passes import LocalPasses
 
 NOW_MS = 1798761600000
-KEEP = ("--set", "cleanup.policy=delete", "retention.ms=-1", "retention.bytes=-1")
 COMPACT = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0")
 #: the files that a run from disk to disk writes, and its report
 OnDisk = tuple[dict[str, bytes], RunReport]

@@ -25,18 +25,13 @@ from tests.exports.exports import LOG_NAME, no_exports_known, objects, require_c
 from tests.golden import unpack_backup_sets
 from tests.object_store.fixtures import Bucket, S3Bucket, files, published
 from tests.object_store.local_run import COMPACT, run
-from tests.object_store.server import DENIED, SLOW_DOWN, CutOff, Gate, Refusal, Request, Store, every, once
+from tests.object_store.server import DENIED, SLOW_DOWN, CutOff, Gate, Refusal, Request, Store, every
 
 __all__ = ["no_exports_known", "objects", "source"]
 
 pytestmark = [pytest.mark.s3, pytest.mark.filterwarnings("default")]
 #: read-ahead of a task
 RANGE_BYTES = 8 << 20
-
-
-def is_content(request: Request) -> bool:
-    """Whether it is for the content of an object."""
-    return request.method == "GET" and "." in request.key.rpartition("/")[2]
 
 
 def compacted(bucket: Bucket, objects: Path, layout: str = "aiven") -> RunReport:
@@ -82,20 +77,6 @@ def test_an_export_in_a_store_is_compacted_as_on_a_disk(
     logs = [each for each in asked if each.method == "GET" and each.key.startswith("in/") and each.key.endswith(".log")]
     assert logs and all(each.ranged for each in logs)
     assert {each.method for each in asked if each.key.startswith("in/")} <= bucket.reading
-
-
-@pytest.mark.parametrize("gate", [every(10, SLOW_DOWN), once(CutOff(), is_content), once(SLOW_DOWN, is_content)])
-def test_throttling_and_lost_connections_are_retried_by_chunk(
-    bucket: Bucket, store: Store, objects: Path, tmp_path: Path, gate: Gate
-) -> None:
-    require_cryptography()
-    export = few(objects, "zstd-encrypted")
-    run("--log-dir", f"aiven+file://{export}", "--output-dir", tmp_path / "expected", *COMPACT)
-    bucket.put_tree(export, "in")
-    with store.gate(gate):
-        made = run("--log-dir", f"aiven+{bucket.address('in')}", "--output-dir", tmp_path / "out", *COMPACT)
-    assert [log.reason for log in made.logs if log.status.value == "failed"] == []
-    assert files(tmp_path / "out") == files(tmp_path / "expected")
 
 
 @pytest.mark.parametrize(

@@ -92,11 +92,14 @@ def test_a_task_reads_back_its_part_of_an_unfinished_output(bucket: Path, log: s
 
 
 @pytest.mark.parametrize("aborted", [False, True])
-def test_an_unfinished_output_is_no_source_and_the_next_run_removes_it(bucket: Path, log: str, aborted: bool) -> None:
-    publication, _ = begin(SOURCE, OUT)
+def test_an_unfinished_output_is_no_source_and_the_next_run_removes_it(
+    bucket: Path, log: str, aborted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    publication, source = begin(SOURCE, OUT)
     if aborted:
         publication.abort()
         assert names(bucket / "out") == {MARKER}
+        assert f"keeping {MARKER}, as tasks may still write here; the next run into this directory cleans up" in caplog.text
     # uploads of killed tasks, also of a log that the source does not have
     late = [bucket / "out" / f"{log}/{0:020d}.log.clean.two" for log in ("orders-0", "gone-7")]
     for path in late:
@@ -109,6 +112,9 @@ def test_an_unfinished_output_is_no_source_and_the_next_run_removes_it(bucket: P
             look(OUT)
     publish(SOURCE, OUT)
     assert not any(path.exists() for path in late)
+    # if the first run is still active, the later one wins
+    with pytest.raises(StorageError, match="another run writes to this directory"):
+        publication.commit(source)
     require_finished(OUT)
     with pytest.raises(UsageError, match="exists and is not empty"):
         publish(SOURCE, OUT)
