@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,6 @@ from compaction.files import data_keys
 from compaction.files.filesystem import FileRange, join
 from compaction.files.local import LocalFileSystem
 from compaction.files.mixed import MixedFileSystem
-from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
 from compaction.formats.message_set import iter_batches
 from compaction.formats.producer_snapshot import read_snapshot
 from compaction.formats.record_batch import BatchHeader
@@ -41,6 +40,7 @@ from tests.exports.exports import (
     offsets_in,
     require_cryptography,
     upload,
+    write_log_dir,
 )
 from tests.exports.test_aiven import read_all
 from tests.exports.test_local_tiered import offsets, read_log_files
@@ -49,19 +49,6 @@ from tests.log.logs import build, data_batch, put_snapshot, txn_batch
 from tests.object_store.fixtures import files
 
 NOW_MS = 1_800_000_000_000
-
-
-def a_copy(directory: Path, *segments: list[int], epochs: Sequence[tuple[int, int]] = ((0, 0),)) -> Path:
-    """A log directory with segments of one-record batches; an empty segment begins where the one before ends."""
-    epoch_of = {at: max(epoch for epoch, start in epochs if start <= at) for each in segments for at in each}
-    log = directory / "orders-0"
-    log.mkdir(parents=True)
-    for each in segments:
-        for kind, data in build(each[0], [data_batch(at, leader_epoch=epoch_of[at]) for at in each[1:]]).files.items():
-            (log / f"{each[0]:020d}{kind}").write_bytes(data)
-    (log / "leader-epoch-checkpoint").write_text(format_leader_epochs(EpochEntry(*entry) for entry in epochs))
-    (log / "partition.metadata").write_text(f"version: 0\ntopic_id: {TOPIC_ID}")
-    return directory
 
 
 @pytest.fixture
@@ -76,7 +63,7 @@ def two(tmp_path: Path) -> tuple[Path, str]:
     """A log directory with two segments, and the address of an export of them."""
     for each in (range(10), range(10, 20)):
         upload(tmp_path / "in", each)
-    return a_copy(tmp_path / "copy", [0, *range(10)], [10, *range(10, 20)]), local_tiered(tmp_path / "in")
+    return write_log_dir(tmp_path / "copy", [0, *range(10)], [10, *range(10, 20)]), local_tiered(tmp_path / "in")
 
 
 def tiered(path: Path, layout: str, source: str | None, uploads: Uploads = MappingProxyType({})) -> TieredTarget:
@@ -190,7 +177,7 @@ def test_what_the_layout_reads_otherwise_is_not_completed(
 def test_an_upload_ends_at_its_last_offset_though_its_last_records_are_gone(tmp_path: Path, layout: str) -> None:
     epochs = [(3, 0), (5, 15)]
     uploads = [upload(tmp_path / "in", range(at, at + 10), epochs) for at in (0, 10, 20)]
-    copy = a_copy(tmp_path / "copy", [0, 0, 3, 4], [10], [20, 25, 29], epochs=epochs)
+    copy = write_log_dir(tmp_path / "copy", [0, 0, 3, 4], [10], [20, 25, 29], epochs=epochs)
     told = write(copy, tmp_path / "out", layout, local_tiered(tmp_path / "in"))
     assert told.startswith("3 segments, ")
     address = local_tiered(tmp_path / "out") if layout == "local-tiered" else aiven(tmp_path / "out")
@@ -258,7 +245,7 @@ def test_each_upload_has_the_records_of_its_offsets_and_lineage(
 ) -> None:
     for offsets_of_upload, lineage in uploads:
         upload(tmp_path / "in", offsets_of_upload, lineage)
-    copy = a_copy(tmp_path / "copy", *segments, epochs=epochs)
+    copy = write_log_dir(tmp_path / "copy", *segments, epochs=epochs)
     write(copy, tmp_path / "out", layout, local_tiered(tmp_path / "in"))
     logs = [(path.name, offsets_in(LocalFileSystem(), str(path))) for path in (tmp_path / "out").rglob("*.log")]
     assert sorted((int(name.partition("-")[0]), each) for name, each in logs) == written
@@ -268,7 +255,7 @@ def test_each_upload_has_the_records_of_its_offsets_and_lineage(
 def test_indexes_of_a_segment_that_consists_of_others_are_rebuilt(tmp_path: Path) -> None:
     upload(tmp_path / "in", range(300))
     upload(tmp_path / "in", range(250, 700))
-    copy = a_copy(tmp_path / "copy", [0, *range(0, 300, 2)], [300, *range(301, 700)])
+    copy = write_log_dir(tmp_path / "copy", [0, *range(0, 300, 2)], [300, *range(301, 700)])
     write(copy, tmp_path / "out", "local-tiered", local_tiered(tmp_path / "in"))
     found = {int(path.name.partition("-")[0]): path for path in (tmp_path / "out").rglob("*.log")}
     expected = build(250, [data_batch(offset) for offset in [*range(250, 300, 2), *range(301, 700)]])
@@ -297,7 +284,7 @@ def test_a_log_directory_is_written_with_ids_that_its_segments_always_have(tmp_p
 def test_a_segment_that_has_grown_is_an_error(tmp_path: Path) -> None:
     """Plugins read as many bytes as the cluster's metadata says."""
     path = upload(tmp_path / "in", range(3))
-    copy = a_copy(tmp_path / "copy", [0, 0, 1])
+    copy = write_log_dir(tmp_path / "copy", [0, 0, 1])
     larger = Batch([Record(2, 0, b"key", b"v" * 200)]).encode()
     with (copy / "orders-0" / f"{0:020d}.log").open("ab") as log:
         log.write(larger)
@@ -313,7 +300,7 @@ def test_an_upload_without_bytes_of_which_another_one_has_the_offsets_is_an_erro
     monkeypatch.setattr("compaction.exports.tiered_writer._require_same", lambda *_: None)
     path = upload(tmp_path / "in", range(3))
     address = local_tiered(tmp_path / "in")
-    copy, uploads = a_copy(tmp_path / "copy", [0, 0, 1, 2]), listed_uploads(address, lambda _: True)
+    copy, uploads = write_log_dir(tmp_path / "copy", [0, 0, 1, 2]), listed_uploads(address, lambda _: True)
     (stored,) = uploads.values()
     assert isinstance(stored, StoredLog)
     (segment,) = stored.segments
@@ -330,7 +317,7 @@ def test_a_log_whose_uploads_could_not_be_listed_is_an_error(tmp_path: Path) -> 
     path.write_bytes(b"")
     uploads = listed_uploads(address, lambda _: True)
     path.write_bytes(data)
-    copy = a_copy(tmp_path / "copy", [0, 0, 1, 2])
+    copy = write_log_dir(tmp_path / "copy", [0, 0, 1, 2])
     with pytest.raises(CorruptLogError, match="has no complete batch") as error:
         tiered(tmp_path / "out", "aiven", address, uploads).write(str(copy), NOW_MS)
     assert error.value.path == str(path)
@@ -360,7 +347,7 @@ def test_a_batch_of_the_copy_that_no_upload_has_is_an_error(
     """Records that it supersedes are gone, and it would be, too."""
     for each in listed:
         upload(tmp_path / "in", each)
-    copy, address = a_copy(tmp_path / "copy", *copied), local_tiered(tmp_path / "in")
+    copy, address = write_log_dir(tmp_path / "copy", *copied), local_tiered(tmp_path / "in")
     uploads = listed_uploads(address, lambda _: True) or {TopicPartition("orders", 0): StoredLog((), TOPIC_ID)}
     told = f"orders-0: offset {first} of the output is in no segment .*; run the command again"
     with pytest.raises(CorruptLogError, match=told):

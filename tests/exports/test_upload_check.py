@@ -18,8 +18,7 @@ from compaction.formats.indexes import TXN_ROW, write_txn_index
 from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
 from tests.exports.aiven_objects import KEY_ID
 from tests.exports.exchanged_uploads import EPOCHS, LAYOUTS, Export, exchange, problems
-from tests.exports.exports import Epochs
-from tests.exports.test_local_tiered import tail
+from tests.exports.exports import Epochs, write_log_dir
 from tests.log.logs import data_batch
 
 FIRST, SECOND = ((0, 0), (1, 30)), ((0, 0), (2, 30))
@@ -127,7 +126,7 @@ def test_a_tail_whose_lineage_contradicts_that_of_the_export_is_an_error(export:
     export.add(range(30), SECOND[:1])
     export.add(range(30, 60), SECOND)
     address = export.address
-    add_tail(address, str(tail(tmp_path / "local", range(50, 80), epochs="0\n2\n0 0\n2 50\n")))
+    add_tail(address, str(write_log_dir(tmp_path / "local", range(50, 80), epochs=((0, 0), (2, 50)))))
     assert "its leader epoch checkpoint has 0 from offset 0, 2 from offset 30, that of the newest leader 0" in export.error()
 
 
