@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -140,31 +138,6 @@ def test_an_incomplete_output_is_not_published_and_is_refused_as_input(
     assert set(any_bucket.tree("out")) == {MARKER}
     with pytest.raises(UsageError, match="unfinished"):
         run("--log-dir", any_bucket.address("out"), "--dry-run")
-    run("--log-dir", sample, "--output-dir", any_bucket.address("out"))
-    assert published(any_bucket) == on_disk[0]
-
-
-@on_one_store
-@pytest.mark.parametrize("at", [f"/{MANIFEST}", "/meta.properties", "/cleaner-offset-checkpoint"])
-def test_the_output_of_a_killed_run_is_refused_and_replaced_by_the_next_run(
-    any_bucket: Bucket, sample: Path, on_disk: OnDisk, at: str
-) -> None:
-    options = ("--log-dir", str(sample), "--output-dir", any_bucket.address("out"))
-    command = [sys.executable, "-m", "tests.object_store.local_run", *options]
-    with any_bucket.holding(at) as held, subprocess.Popen(command, cwd=ROOT) as victim:
-        until = time.monotonic() + 240
-        while not held():
-            assert victim.poll() is None and time.monotonic() < until
-            time.sleep(0.05)
-        victim.send_signal(signal.SIGKILL)
-    assert victim.returncode == -signal.SIGKILL
-    left = any_bucket.tree("out")
-    assert MARKER in left
-    assert MANIFEST not in left
-    assert not [name for name in left if f"/{name}".endswith(at)]
-    with pytest.raises(UsageError, match="unfinished"):
-        run("--log-dir", any_bucket.address("out"), "--dry-run")
-    any_bucket.put(f"out/orders-0/{7:020d}.log.clean.left", b"of the run that was killed")
     run("--log-dir", sample, "--output-dir", any_bucket.address("out"))
     assert published(any_bucket) == on_disk[0]
 

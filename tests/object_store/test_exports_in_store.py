@@ -11,11 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
-from compaction.exports import new_export
 from compaction.files import object_store
 from compaction.files.calls import KEYS_VARIABLE
 from compaction.files.contents import read_range
-from compaction.files.manifest import MARKER
 from compaction.files.mixed import MixedFileSystem
 from compaction.files.uri import parse_uri
 from compaction.report import RunReport
@@ -179,22 +177,3 @@ def test_nothing_is_left_of_a_prefix_that_cannot_be_completed(
         assert job("--log-dir", f"{options[1]}+file://{export}", "--output-dir", bucket.address("out/set"), *options) == 1
     assert written.last in capsys.readouterr().err
     assert bucket.tree("out") == {}
-
-
-def test_what_a_killed_run_has_left_is_neither_read_nor_overwritten(
-    bucket: Bucket, objects: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    export = few(objects, "plain")
-    monkeypatch.setattr(new_export, "marked_by", lambda path: None)
-    (name,) = (file.name for file in export.rglob(f"{44:020d}-*.rsm-manifest"))
-    given = ("--log-dir", f"aiven+file://{export}", "--output-dir", bucket.address("out"), "--output-layout", "aiven")
-    with bucket.refusing(name):
-        assert job(*given) == 1
-    left = bucket.tree("out")
-    assert MARKER in left and len(left) > 1
-    capsys.readouterr()
-    assert job("--log-dir", f"aiven+{bucket.address('out')}", "--output-dir", tmp_path / "again") == 2
-    assert "unfinished" in capsys.readouterr().err
-    assert job(*given) == 2
-    assert "--output-dir exists and is not empty" in capsys.readouterr().err
-    assert bucket.tree("out") == left

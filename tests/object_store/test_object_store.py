@@ -10,18 +10,7 @@ import pytest
 from compaction.commands import compact as job
 from tests.object_store.fixtures import Bucket, files, published
 from tests.object_store.local_run import COMPACT, run
-from tests.object_store.server import (
-    ACCESS_KEY,
-    DENIED,
-    SECRET_KEY,
-    SLOW_DOWN,
-    CutOff,
-    Gate,
-    Request,
-    Store,
-    every,
-    once,
-)
+from tests.object_store.server import ACCESS_KEY, DENIED, SECRET_KEY, SLOW_DOWN, CutOff, Gate, Request, Store, every, once
 
 pytestmark = [pytest.mark.s3, pytest.mark.filterwarnings("default")]
 

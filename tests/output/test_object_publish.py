@@ -15,12 +15,13 @@ import pytest
 import xxhash
 
 from compaction.errors import CompactionError, CorruptLogError, StorageError, UsageError
-from compaction.exports.new_export import new_export
+from compaction.exports.new_export import new_export, require_empty
 from compaction.files.contents import FileDigest
 from compaction.files.filesystem import join
 from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, Marker
 from compaction.files.mixed import CLAIM, MixedFileSystem, OutputFileSystem, RemoteFileSystem, open_sequential, require_finished
 from compaction.files.object_store import ObjectOutput, delete_object, list_directory, objects_below, read_whole
+from compaction.files.uri import parse_uri
 from compaction.names import LOG, TopicPartition
 from compaction.output import object_publish
 from compaction.output.object_publish import ObjectTarget, marker_of
@@ -412,13 +413,17 @@ def test_a_run_that_is_killed_during_its_check_is_taken_over(bucket: Path, log: 
     assert not [name for name in names(bucket) if ".partial" in name]
 
 
-def test_a_live_export_is_not_emptied(bucket: Path, log: str) -> None:
+def test_a_live_export_is_neither_read_nor_emptied(bucket: Path, log: str) -> None:
     with new_export(OUT) as export:
         export.files.mkdir(join(export.place, "topics"))
         export.write(join(export.place, "topics/one.bin"), [b"one"])
         before = tree(bucket / "out")
         with pytest.raises(UsageError, match="--output-dir is the unfinished output of an export, or of an earlier version"):
             publish(SOURCE, OUT)
+        with pytest.raises(UsageError, match="--output-dir exists and is not empty"):
+            require_empty(OUT)
+        with pytest.raises(StorageError, match="unfinished"):
+            MixedFileSystem().listdir(parse_uri(f"aiven+{OUT}", "--log-dir"))
         assert tree(bucket / "out") == before
     assert tree(bucket / "out") == {"topics/one.bin": b"one"}
 
