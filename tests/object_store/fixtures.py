@@ -154,16 +154,8 @@ class S3Bucket(_Bucket):
         self._store.forget()
 
     def asked(self) -> list[Asked]:
-        return [
-            Asked(
-                request.method,
-                request.key.partition("/")[2],
-                part=request.is_part,
-                ranged=request.ranged,
-                next_page="continuation-token" in request.query,
-            )
-            for request in self._store.requests
-        ]
+        keys = ((each, each.key.partition("/")[2], "continuation-token" in each.query) for each in self._store.requests)
+        return [Asked(each.method, key, each.is_part, each.ranged, next_page) for each, key, next_page in keys]
 
     @contextmanager
     def refusing(self, part: str, *, reads: bool = False) -> Iterator[None]:
@@ -291,16 +283,8 @@ class GoogleBucket(_Bucket):
         self._server.gate()
 
     def asked(self) -> list[Asked]:
-        return [
-            Asked(
-                request["method"],
-                request["key"],
-                part=request["method"] == "PUT",
-                ranged=bool(request["range"]),
-                next_page=bool(request["page"]),
-            )
-            for request in self._server.seen()
-        ]
+        found = ((each["method"], each["key"], bool(each["range"]), bool(each["page"])) for each in self._server.seen())
+        return [Asked(method, key, method == "PUT", ranged, next_page) for method, key, ranged, next_page in found]
 
     @contextmanager
     def refusing(self, part: str, *, reads: bool = False) -> Iterator[None]:
