@@ -16,7 +16,7 @@ import pytest
 from compaction.errors import CorruptLogError, LockedError
 from compaction.exports import LogFile, StoredLog, StoredSegment
 from compaction.exports.layout_view import log_files
-from compaction.exports.lineage import Piece, newest_lineage, select, valid_pieces, within
+from compaction.exports.lineage import newest_lineage, select, within
 from compaction.exports.stored_segments import Batches, read_file
 from compaction.files.contents import View
 from compaction.files.filesystem import FileRange, join
@@ -370,9 +370,3 @@ def epochs_of(log: list[int]) -> list[EpochEntry]:
 
 def epoch_at(stored: StoredSegment, offset: int) -> int:
     return max(entry.epoch for entry in stored.epochs if entry.start_offset <= offset)
-
-
-def test_a_piece_knows_whether_it_is_complete() -> None:
-    whole = segment(0, 9)
-    assert Piece(whole, 0, 9).is_complete and not Piece(whole, 1, 9).is_complete
-    assert list(valid_pieces(whole, ())) == [Piece(whole, 0, 9)]

@@ -54,18 +54,6 @@ def test_exchanged_objects_of_two_leaders_are_an_error(export: Export, kind: str
     assert "leader epoch" in told or "authentication tag" in told
 
 
-@pytest.mark.parametrize("kind", ["log", "epochs"])
-def test_the_object_of_another_leader_in_place_of_ones_own_is_an_error(export: Export, kind: str) -> None:
-    export.add(range(30), FIRST[:1])
-    first, second = export.add(range(30, 60), FIRST), export.add(range(30, 60), SECOND)
-    suffix = ".log" if kind == "log" else EPOCHS if export.layout == "local-tiered" else ".indexes"
-    for one, other in ((first, second), (second, first)):
-        own = one.with_suffix(suffix).read_bytes()
-        shutil.copy(other.with_suffix(suffix), one.with_suffix(suffix))
-        assert str(one.with_suffix("")) in export.error()
-        one.with_suffix(suffix).write_bytes(own)
-
-
 @pytest.mark.parametrize("written", [((0, 0), (2, 201)), ((0, 0), (1, 99), (2, 200)), ((0, 0), (1, 100), (2, 199))])
 def test_batches_of_other_leader_epochs_in_the_middle_of_an_upload_are_an_error(export: Export, written: Epochs) -> None:
     """Those at both ends agree with its lineage."""
