@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from compaction.certifier.erasure_certificate import unreached
+from compaction.certifier.erasure_certificate import DROP, TOMBSTONE, unreached
 from compaction.config.request import CompactionRequest
 from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
 from compaction.files.filesystem import join, storage_of
@@ -51,7 +51,6 @@ _MOST_NAMED = 20
 NO_MATCH = "no_match"
 #: the reason code of a log with records of the keys in its last segment alone, from which nothing is erased
 LAST_SEGMENT = "last_segment"
-DROP, TOMBSTONE = "drop", "tombstone"
 
 
 def erased_report(log: Log, records: int, remaining: int) -> LogReport:

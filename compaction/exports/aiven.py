@@ -16,15 +16,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from compaction.errors import CorruptLogError, StorageError
-from compaction.exports import (
-    METADATA_ELSEWHERE,
-    ExportLayout,
-    LogFile,
-    Place,
-    StoredLog,
-    StoredSegment,
-    when_writing,
-)
+from compaction.exports import METADATA_ELSEWHERE, ExportLayout, LogFile, Place, StoredLog, StoredSegment, when_writing
 from compaction.exports.aiven_objects import (
     SEAL_BYTES,
     AivenManifest,
@@ -37,11 +29,11 @@ from compaction.exports.aiven_objects import (
 )
 from compaction.exports.stored_segments import (
     TOPIC_AND_ID,
-    UploadedLog,
     directories,
     in_parallel,
     matching_directories,
     read_object,
+    uploads_of,
 )
 from compaction.files.data_keys import data_key
 from compaction.files.filesystem import FileRange, FileStat, ReadableFileSystem, base_name, join
@@ -99,7 +91,7 @@ class AivenReader:
         return found
 
     def stored(self, log: TopicPartition) -> StoredLog:
-        topic_id, uploads, incomplete = UploadedLog.of(self._at, self._directories.get(log, []), _FILE, [MANIFEST])
+        topic_id, uploads, incomplete = uploads_of(self._at, self._directories.get(log, []), _FILE, [MANIFEST])
         complete = in_parallel(lambda upload: self._upload(*upload), [*uploads.items()])
         self._indexes.follow({upload.path + INDEXES: upload.stats[INDEXES].size for upload in complete})
         ignored = (counted(incomplete, "upload") + " without a manifest",) if incomplete else ()

@@ -14,7 +14,6 @@ import json
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
-from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -60,15 +59,14 @@ class AivenForm:
     :param like_source: the source has this layout, too
     """
 
-    def __init__(self, now_ms: int, *, like_source: bool) -> None:
-        self._now_ms, self._like_source = now_ms, like_source
-        self._files, self._large = MixedFileSystem(), Lock()
+    def __init__(self, *, like_source: bool) -> None:
+        self._like_source, self._files, self._large = like_source, MixedFileSystem(), Lock()
 
     def directory(self, upload: Upload) -> str:
         return f"{upload.log.topic}-{upload.topic_id}/{upload.log.partition}"
 
-    def write(self, export: NewExport, upload: Upload, content: SegmentContent) -> None:
-        fields, chunk_bytes, coding = self._style(upload, content)
+    def write(self, export: NewExport, upload: Upload, content: SegmentContent, now_ms: int) -> None:
+        fields, chunk_bytes, coding = self._style(upload, content, now_ms)
         within = join(self.directory(upload), f"{upload.start_offset:020d}-{upload.segment_id}")
         stem = join(export.place, within)
         sizes: list[int] = []
@@ -84,10 +82,10 @@ class AivenForm:
             decoded = None if coding == _PLAIN else digest.hexdigest()
             _require_readable(export, within + LOG, upload, content, plain, decoded)
 
-    def _style(self, upload: Upload, content: SegmentContent) -> tuple[dict[str, Any], int, ChunkCoding]:
+    def _style(self, upload: Upload, content: SegmentContent, now_ms: int) -> tuple[dict[str, Any], int, ChunkCoding]:
         """The fields that the new manifest takes over, the size of a chunk, and the coding."""
         if upload.source is None or not self._like_source:
-            return _new_manifest(upload, content, self._now_ms), CHUNK_BYTES, _PLAIN
+            return _new_manifest(upload, content, now_ms), CHUNK_BYTES, _PLAIN
         path = upload.source.path.removesuffix(LOG) + MANIFEST
         data = read_object(self._files, path)
         manifest = parse_manifest(data, path)
@@ -100,7 +98,7 @@ class AivenForm:
 
 
 def aiven_target(options: TargetOptions) -> TieredTarget:
-    return tiered_target("aiven", options, partial(AivenForm, like_source=tiered_source(options) is LAYOUT))
+    return tiered_target("aiven", options, AivenForm(like_source=tiered_source(options) is LAYOUT))
 
 
 def encode_sizes(sizes: Sequence[int]) -> bytes:

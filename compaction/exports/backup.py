@@ -48,16 +48,7 @@ from compaction.formats.backup import (
     parse_manifest,
 )
 from compaction.formats.primitives import FormatError
-from compaction.kernels.backup_records import (
-    BACKUP_ERRORS,
-    COMPLETE,
-    COUNT,
-    FLOOR,
-    NO_SPACE,
-    POSITION,
-    USED,
-    batches_of_backup,
-)
+from compaction.kernels.backup_records import BACKUP_ERRORS, COMPLETE, COUNT, FLOOR, NO_SPACE, POSITION, USED, batches_of_backup
 from compaction.names import LOG, TopicPartition
 from compaction.screen.amounts import size as amount
 

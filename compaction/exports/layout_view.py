@@ -294,7 +294,6 @@ def _cut(files: ReadableFileSystem, piece: Piece) -> LogFile:
     return LogFile(end - start, file.mtime_ns, partial(read_file, files, file, start, end - start))
 
 
-_LOGGER = logging.getLogger(__name__)
 #: of the local tail's checkpoints, those that apply to the log as a whole
 _CHECKPOINTS = (LOG_STARTS, HIGH_WATERMARKS)
 _OPEN_OBJECTS = 256

@@ -16,7 +16,7 @@ from typing import NoReturn
 from compaction.errors import CorruptLogError, StorageError
 from compaction.exports import METADATA_ELSEWHERE, ExportLayout, LogFile, Place, StoredLog, StoredSegment, when_writing
 from compaction.exports.lineage import within
-from compaction.exports.stored_segments import TOPIC_AND_ID, UploadedLog, end_of, in_parallel, matching_directories
+from compaction.exports.stored_segments import TOPIC_AND_ID, end_of, in_parallel, matching_directories, uploads_of
 from compaction.files.filesystem import FileStat, base_name, join
 from compaction.files.text_files import read_small_text
 from compaction.formats.checkpoints import parse_leader_epochs
@@ -46,7 +46,7 @@ class LocalTieredReader:
         return found
 
     def stored(self, log: TopicPartition) -> StoredLog:
-        topic_id, complete, incomplete = UploadedLog.of(self._at, self._directories.get(log, []), _FILE, _REQUIRED)
+        topic_id, complete, incomplete = uploads_of(self._at, self._directories.get(log, []), _FILE, _REQUIRED)
         segments = in_parallel(lambda upload: self._segment(*upload), [*complete.items()])
         return StoredLog(tuple(segments), topic_id, (counted(incomplete, "incomplete upload"),) if incomplete else ())
 

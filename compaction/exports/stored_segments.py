@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -34,14 +34,7 @@ from compaction.formats.checkpoints import (
     parse_partition_metadata,
 )
 from compaction.kernels.tables import BATCH_ROW
-from compaction.names import (
-    INDEX,
-    LEADER_EPOCHS,
-    LOG,
-    PARTITION_METADATA,
-    SNAPSHOT,
-    parse_segment_file,
-)
+from compaction.names import INDEX, LEADER_EPOCHS, LOG, PARTITION_METADATA, SNAPSHOT, parse_segment_file
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -93,38 +86,31 @@ def matching_directories(place: Place, pattern: re.Pattern[str]) -> Iterator[re.
     return (match for match in matches if match is not None)
 
 
-class UploadedLog(NamedTuple):
-    """The uploads of a log in tiered storage: their objects by path without suffix, then by suffix; the number of others."""
+def uploads_of(
+    place: Place, paths: Sequence[tuple[str, str]], pattern: re.Pattern[str], required: Sequence[str]
+) -> tuple[str | None, dict[str, dict[str, FileStat]], int]:
+    """The uploads of a log in tiered storage: its topic id; the objects of complete ones by path without suffix, then by
+    suffix; the number of others.
 
-    topic_id: str | None
-    complete: dict[str, dict[str, FileStat]]
-    incomplete: int
-
-    @classmethod
-    def of(
-        cls, place: Place, paths: Sequence[tuple[str, str]], pattern: re.Pattern[str], required: Sequence[str]
-    ) -> UploadedLog:
-        """Those of one log.
-
-        :param paths: its directories, after the prefix, and their topic ids
-        :param pattern: of the names of objects, with the groups ``name`` and ``suffix``
-        :param required: the suffixes of a complete upload
-        :raises CorruptLogError: there are directories of several topics of one name
-        :raises StorageError: the directory cannot be listed
-        """
-        if len(paths) > 1:
-            names = ", ".join(path.partition("/")[0] for path, _ in paths)
-            hint = "the topic was created again; copy the directory of one of them elsewhere"
-            raise CorruptLogError(f"has objects of several topics of one name: {names}", path=place.path, hint=hint)
-        uploads: dict[str, dict[str, FileStat]] = {}
-        for name, _ in paths:
-            path = join(place.path, place.prefix + name)
-            for file, stat in sorted(objects(place.files, path).items()):
-                match = pattern.fullmatch(file)
-                if match is not None:
-                    uploads.setdefault(join(path, match["name"]), {})[match["suffix"]] = stat
-        complete = {path: stats for path, stats in uploads.items() if all(suffix in stats for suffix in required)}
-        return cls(paths[0][1] if paths else None, complete, len(uploads) - len(complete))
+    :param paths: its directories, after the prefix, and their topic ids
+    :param pattern: of the names of objects, with the groups ``name`` and ``suffix``
+    :param required: the suffixes of a complete upload
+    :raises CorruptLogError: there are directories of several topics of one name
+    :raises StorageError: the directory cannot be listed
+    """
+    if len(paths) > 1:
+        names = ", ".join(path.partition("/")[0] for path, _ in paths)
+        hint = "the topic was created again; copy the directory of one of them elsewhere"
+        raise CorruptLogError(f"has objects of several topics of one name: {names}", path=place.path, hint=hint)
+    uploads: dict[str, dict[str, FileStat]] = {}
+    for name, _ in paths:
+        path = join(place.path, place.prefix + name)
+        for file, stat in sorted(objects(place.files, path).items()):
+            match = pattern.fullmatch(file)
+            if match is not None:
+                uploads.setdefault(join(path, match["name"]), {})[match["suffix"]] = stat
+    complete = {path: stats for path, stats in uploads.items() if all(suffix in stats for suffix in required)}
+    return paths[0][1] if paths else None, complete, len(uploads) - len(complete)
 
 
 _HINT = "restore the object from another copy"

@@ -86,7 +86,7 @@ class Form(Protocol):
     def directory(self, upload: Upload) -> str:
         """The directory of the segments of a log in the export."""
 
-    def write(self, export: NewExport, upload: Upload, content: SegmentContent) -> None:
+    def write(self, export: NewExport, upload: Upload, content: SegmentContent, now_ms: int) -> None:
         """Write one segment; the file that makes it complete for a plugin is written last."""
 
 
@@ -94,13 +94,12 @@ class Form(Protocol):
 class TieredTarget:
     """A target in a layout of tiered storage.
 
-    :param form: from the time of writing to the form of the segments
     :param source: the export of tiered storage whose uploads are written again, if any
     :param uploads: the uploads of its logs, as listed before the logs were read: later uploads have no records in the copy
     """
 
     path: str
-    form: Callable[[int], Form]
+    form: Form
     source: str | None = None
     uploads: Uploads = field(default_factory=dict)
 
@@ -109,17 +108,17 @@ class TieredTarget:
 
         :raises CorruptLogError: a batch of the copy is in no upload, because it was uploaded during the run
         """
-        logs, form = list(self._logs(log_dir)), self.form(now_ms)
+        logs = list(self._logs(log_dir))
         work = [(log, upload) for log, uploads in logs for upload in uploads]
 
         def write_upload(log_and_upload: tuple[CopiedLog, Upload]) -> int:
             log, upload = log_and_upload
             content = limited(log.content(upload), upload)
-            form.write(export, upload, content)
+            self.form.write(export, upload, content, now_ms)
             return content.size
 
         with new_export(self.path, log_dir) as export:
-            directories = {join(export.place, form.directory(upload)) for _, upload in work}
+            directories = {join(export.place, self.form.directory(upload)) for _, upload in work}
             for directory in directories:
                 export.mkdir(directory)
             with ThreadPoolExecutor(_THREADS) as pool:
@@ -204,7 +203,7 @@ def tiered_source(options: TargetOptions) -> ExportLayout | None:
     return layout if layout is not None and layout.is_tiered else None
 
 
-def tiered_target(name: str, options: TargetOptions, form: Callable[[int], Form]) -> TieredTarget:
+def tiered_target(name: str, options: TargetOptions, form: Form) -> TieredTarget:
     """The target in the layout of this name; ``UsageError`` if the target is not empty, or options contradict each other."""
     source = None if tiered_source(options) is None else options.source
     if source is not None and TAIL in options_of(layout_path(source).root):
@@ -219,7 +218,7 @@ class LocalTieredForm:
     def directory(self, upload: Upload) -> str:
         return f"{upload.log}-{upload.topic_id}"
 
-    def write(self, export: NewExport, upload: Upload, content: SegmentContent) -> None:
+    def write(self, export: NewExport, upload: Upload, content: SegmentContent, now_ms: int) -> None:
         stem = join(export.place, self.directory(upload), upload.name)
         small = {**content.indexes, SNAPSHOT: upload.snapshot(), EPOCHS: format_leader_epochs(upload.lineage()).encode()}
         export.write(stem + LOG, content.blocks())
@@ -232,4 +231,4 @@ def local_tiered_target(options: TargetOptions) -> TieredTarget:
     if source is not None and source.encrypts and options.accepted is None:
         problem = "LocalTieredStorage has no encryption: encrypted segments would be written as plain text"
         raise UsageError(problem, hint="give --accept-loss to write it nevertheless, or --output-layout aiven")
-    return tiered_target("local-tiered", options, lambda _: LocalTieredForm())
+    return tiered_target("local-tiered", options, LocalTieredForm())

@@ -32,7 +32,7 @@ from compaction.files.durable import replace_file
 from compaction.files.filesystem import DiskFileSystem, FileRange, FileStat, FileSystem, base_name, join, parent, storage_of
 from compaction.files.local import LocalFileSystem
 from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, Manifests, is_late
-from compaction.files.mixed import MixedFileSystem, OutputFileSystem
+from compaction.files.mixed import OutputFileSystem, file_system
 from compaction.files.object_store import ObjectFile, objects_below
 from compaction.files.uri import is_inside, resolved
 from compaction.names import LOCK, is_significant
@@ -129,7 +129,7 @@ def is_done(request: CompactionRequest) -> bool:
         if lacking:
             message = f"the finished output lacks {counted(len(lacking), 'log')}, failed or new, the first is {lacking[0]}"
             raise StorageError(message, path=output_dir, hint="give --replace to write it again")
-        problem = problem_of(_files_of(output_dir), output_dir, manifest, _listed(output_dir, manifest, is_significant))
+        problem = problem_of(file_system([output_dir]), output_dir, manifest, _listed(output_dir, manifest, is_significant))
         if problem is not None:
             hint = "remove it and run again, or name a new directory"
             raise StorageError(f"the finished output is not what was written: {problem}", path=output_dir, hint=hint)
@@ -150,13 +150,9 @@ def read_finished(output_dir: str, files: DiskFileSystem | None = None) -> Manif
         objects = objects_below(output_dir)
         # an unfinished output is replaced by any run
         return Manifests().manifest(output_dir) if MANIFEST in objects and MARKER not in objects else None
-    fs, path = _files_of(output_dir, files), join(output_dir, FINISHED)
+    fs, path = files or file_system([output_dir]), join(output_dir, FINISHED)
     stat = fs.stat(path)
     return None if stat is None or not stat.is_file else Manifest.parse(fs.read_bytes(path), path)
-
-
-def _files_of(output_dir: str, files: DiskFileSystem | None = None) -> DiskFileSystem:
-    return files or LocalFileSystem() if storage_of(output_dir).renames else MixedFileSystem()
 
 
 def _listed(
@@ -164,7 +160,7 @@ def _listed(
 ) -> dict[str, FileStat]:
     """The files of an output by relative path: on a disk everything, in a store its objects and others whose names matter."""
     if storage_of(output_dir).renames:
-        return files_below(_files_of(output_dir, files), output_dir)
+        return files_below(files or file_system([output_dir]), output_dir)
     names, objects = {entry.path for entry in manifest.files}, objects_below(output_dir)
     return {name: stat for name, stat in objects.items() if name != MANIFEST and (name in names or matters(base_name(name)))}
 
@@ -204,7 +200,7 @@ def find_manifest(output_dir: str, option: str, hint: str, files: DiskFileSystem
     :raises CorruptLogError: the manifest is malformed
     """
     on_disk = storage_of(output_dir).renames
-    if on_disk and _files_of(output_dir, files).stat(output_dir) is None:
+    if on_disk and (files or file_system([output_dir])).stat(output_dir) is None:
         raise UsageError(f"{option}: no such directory", path=output_dir, hint="name the output of an earlier run")
     manifest = read_finished(output_dir, files)
     if manifest is None:
@@ -230,7 +226,7 @@ def require_replaceable(
         hint = "name a new directory, or give --replace if it is an earlier output"
         raise UsageError("--output-dir exists and is not empty", path=output_dir, hint=hint)
     manifest = find_manifest(output_dir, "--replace", "remove it yourself if it is not needed, or name a new directory", files)
-    fs = _files_of(output_dir, files)
+    fs = files or file_system([output_dir])
     holder = fs.lock_holder(output_dir)
     if holder is not None:
         raise LockedError(f"--replace: {holder} uses this output", path=output_dir, hint="stop it, or name a new directory")

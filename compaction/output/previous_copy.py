@@ -28,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import fields, replace
+from functools import cache
 from itertools import pairwise, zip_longest
 from typing import NamedTuple
 
@@ -153,7 +154,8 @@ class PreviousCopy:
             raise UsageError(message, path=path, hint=f"name an output of {_COMMAND}")
         self._path, self._manifest, self._now_ms, self._files = path, manifest, request.as_of_ms, files
         self.roots = layout(path, request.log_dirs)
-        self._offsets: dict[tuple[str, str], Offsets] = {}
+        #: of a checkpoint of this copy, by path
+        self._offsets = cache(self._read_offsets)
 
     def require_same(self) -> None:
         """:raises StorageError: another run has replaced this output"""
@@ -210,10 +212,7 @@ class PreviousCopy:
 
     def _offset(self, log: LogLocation, name: str) -> int | None:
         """The entry of a log in a checkpoint of this copy."""
-        root = self.roots[log.log_dir]
-        if (root, name) not in self._offsets:
-            self._offsets[root, name] = self._read_offsets(join(root, name))
-        return self._offsets[root, name].get(log.topic_partition)
+        return self._offsets(join(self.roots[log.log_dir], name)).get(log.topic_partition)
 
     def _read_offsets(self, path: str) -> Offsets:
         entry = self.entry(path)

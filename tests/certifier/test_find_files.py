@@ -55,19 +55,14 @@ def test_before_is_what_was_replaced_and_what_was_not(tmp_path: Path) -> None:
     assert [(each.base_offset, each.last) for each in found.after.segments] == [(0, False), (9, False), (12, True)]
 
 
-@pytest.mark.parametrize(("log_start", "before"), [(0, 0), (5, 0), (7, 7)])
-def test_only_a_log_start_at_the_first_segment_was_moved_by_deletion(tmp_path: Path, log_start: int, before: int) -> None:
+@pytest.mark.parametrize(("log_start", "before", "first"), [(0, 0, 5), (5, 0, 5), (7, 7, 5), (5, 5, 0)])
+def test_only_a_log_start_at_the_first_segment_was_moved_by_deletion(
+    tmp_path: Path, log_start: int, before: int, first: int
+) -> None:
     write_offsets(tmp_path, log_starts={"t": log_start})
-    found = in_place(tmp_path, segment(0, ".deleted"), segment(5))
+    found = in_place(tmp_path, segment(0, ".deleted"), segment(first), segment(9))
     assert isinstance(found, LogPair)
     assert (found.before.log_start_offset, found.after.log_start_offset) == (before, max(log_start, 5))
-
-
-def test_a_log_start_above_the_first_segment_was_there_before(tmp_path: Path) -> None:
-    write_offsets(tmp_path, log_starts={"t": 5})
-    found = in_place(tmp_path, segment(0), segment(0, ".deleted"), segment(5, ".deleted"), segment(9))
-    assert isinstance(found, LogPair)
-    assert (found.before.log_start_offset, found.after.log_start_offset) == (5, 5)
 
 
 @pytest.mark.parametrize(

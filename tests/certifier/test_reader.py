@@ -126,13 +126,6 @@ def test_tails_are_torn_that_a_scan_takes_to_be_torn(tmp_path: Path, unclean: bo
     assert found == {True, False}
 
 
-def test_a_batch_larger_than_a_block_is_read(tmp_path: Path) -> None:
-    path, segment = tmp_path / "0.log", random_segment(7, FLAVOURS["modern"])
-    path.write_bytes(segment.log)
-    with patch.object(own, "_BLOCK_BYTES", 1):
-        assert rows_of(path, 0, len(segment.log))["position"].tolist() == batch_table(segment)["position"].tolist()
-
-
 def test_a_file_that_became_shorter_is_an_error(tmp_path: Path) -> None:
     path, data = tmp_path / "0.log", random_segment(7, FLAVOURS["modern"]).log
     path.write_bytes(data[:-5])

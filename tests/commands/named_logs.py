@@ -8,8 +8,7 @@ from pathlib import Path
 from tests.certifier.story import CONFIG, Story, records
 from tests.dumping.segments import write_partition, write_segment
 from tests.erasure.test_erase_keys import write_odd
-from tests.exports.exports import TOPIC_ID, upload
-from tests.exports.test_local_tiered import tail
+from tests.exports.exports import TOPIC_ID, upload, write_log_dir
 from tests.golden import AIVEN_OBJECTS, unpack_backup_sets, unpack_sample
 from tests.log.settings.guesses import jbod
 from tests.run.test_since import put_segments
@@ -85,9 +84,8 @@ def upload_of(here: Path, start: str, end: str, *epochs: str) -> None:
 
 def tail_of(here: Path, start: str, end: str, topic_id: str = TOPIC_ID, *epochs: str) -> None:
     """``local``: a log directory with a segment of ``orders-0``, likewise."""
-    entries = [" ".join(each.split(":")) for each in epochs or ("0:0",)]
-    checkpoint = "".join(f"{line}\n" for line in ("0", str(len(entries)), *entries))
-    tail(here / "local", range(int(start), int(end)), epochs=checkpoint, topic_id=topic_id)
+    known = [_pair(each) for each in epochs] or [(0, 0)]
+    write_log_dir(here / "local", range(int(start), int(end)), epochs=known, topic_id=topic_id)
 
 
 def _pair(epoch: str) -> tuple[int, int]:

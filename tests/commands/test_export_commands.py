@@ -15,8 +15,7 @@ from compaction.cli.console import main
 from compaction.files.calls import KEYS_VARIABLE
 from tests.exports.aiven_objects import KEY_ID, AivenWriter, end_offset, new_key
 from tests.exports.exchanged_uploads import Export, exchange
-from tests.exports.exports import TOPIC_ID, no_exports_known, require_cryptography, write_local_tiered
-from tests.exports.test_local_tiered import put_segments
+from tests.exports.exports import TOPIC_ID, no_exports_known, require_cryptography, write_local_tiered, write_log
 from tests.golden import unpack_backup_sets, unpack_sample
 from tests.object_store.fixtures import files
 
@@ -215,7 +214,7 @@ def test_a_command_fails_on_an_upload_with_records_that_it_cannot_have(
 ) -> None:
     monkeypatch.setattr("sys.argv", [""])
     address, upload = impossible
-    put_segments(tmp_path / "after" / "orders-0", range(30), range(30, 60), epochs="0\n2\n0 0\n2 30\n")
+    write_log(tmp_path / "after" / "orders-0", range(30), range(30, 60), epochs=[(0, 0), (2, 30)])
     paths = {"PLACE": address, "OUT": f"{tmp_path}/copy", "AFTER": f"{tmp_path}/after"}
     assert main(list(_words(call, tmp_path, paths))) == 1
     assert str(upload) in "".join(capsys.readouterr())

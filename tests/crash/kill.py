@@ -30,16 +30,15 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import psutil
 
-from compaction.formats.checkpoints import parse_offset_checkpoint
 from compaction.names import CLEANER_OFFSETS, LOCK
 from compaction.output.journal import JOURNAL
 from compaction.run import waves
-from tests.crash.surroundings import StoppingFiles, forked, kill_this_process, run, run_in_order
+from tests.crash.surroundings import StoppingFiles, cleaned_topics, forked, kill_this_process, run, run_in_order
 from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
 from tests.jvm import executor_options, spark_variables
 from tests.trust.checks import difference
@@ -56,11 +55,7 @@ SETTINGS = (
 )
 LOCAL, CLUSTER = "local[2,16]", "local-cluster[2,1,1024]"
 #: Spark tolerates this many killed tasks and executors
-PATIENCE = {
-    "spark.task.maxFailures": "16",
-    "spark.stage.maxConsecutiveAttempts": "16",
-    "spark.deploy.maxExecutorRetries": "-1",
-}
+PATIENCE = {"spark.task.maxFailures": "16", "spark.stage.maxConsecutiveAttempts": "16", "spark.deploy.maxExecutorRetries": "-1"}
 LAST_VICTIMS = ("driver", "driver", "jvm", "all", "all", "")
 MOMENTS = ("any", "writing", "swapping", "swapping")
 #: a kill loses no write, synced or not: so the file system may be one in memory
@@ -98,23 +93,6 @@ def begun(log_dir: Path, moment: str) -> bool:
     return any(sign in each.name for path in log_dir.iterdir() if path.is_dir() for each in path.iterdir() for sign in signs)
 
 
-class Runs(Protocol):
-    """Runs of the job, on Spark or in forks. The directory above that of the logs is for other files."""
-
-    def measure(self, log_dir: Path) -> None:
-        """An undisturbed run, before all others."""
-
-    def chain(self, number: int, log_dir: Path) -> Iterator[list[str]]:
-        """Start and kill runs on one directory, until one finishes nevertheless.
-
-        :param number: of the directory, from 1
-        :returns: of each run, the processes that were killed
-        """
-
-    def finish(self, log_dir: Path) -> str:
-        """A run that is not killed; says what is wrong with it, or nothing."""
-
-
 class Chains(NamedTuple):
     """How many directories are used: at least ``least``, and more until ``kills`` kills or ``seconds``."""
 
@@ -123,8 +101,9 @@ class Chains(NamedTuple):
     seconds: float = math.inf
 
 
-def kill_chains(runs: Runs, chains: Chains) -> Counter[str]:
-    """Kill runs, each chain on one directory; returns the kills by process and moment. Raises at the first difference."""
+def kill_chains(runs: OnSpark | InForks, chains: Chains) -> Counter[str]:
+    """Kill runs, each chain on one directory, until one of it finishes nevertheless; the directory above is for other files.
+    Returns the kills by process and moment. Raises at the first difference."""
     done, deadline = Counter[str](), time.monotonic() + chains.seconds
     with tempfile.TemporaryDirectory(prefix="kills-", dir=MEMORY if MEMORY.is_dir() else None) as directory:
         place = Path(directory)
@@ -306,7 +285,7 @@ class InForks:
         self._seconds, self._changes = time.monotonic() - began, len(files.changes)
 
     def finish(self, log_dir: Path) -> str:
-        before, report = finished(log_dir), log_dir.with_name("report.json")
+        before, report = cleaned_topics(log_dir), log_dir.with_name("report.json")
         with self._waves():
             ended = run(log_dir, "--report", str(report), "--set", *SETTINGS)
         if ended.code:
@@ -347,13 +326,6 @@ def _was_killed(child: int) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) < 0
 
 
-def finished(log_dir: Path) -> set[str]:
-    """The topics whose cleaner checkpoint is that of a finished swap."""
-    file = log_dir / CLEANER_OFFSETS
-    offsets = parse_offset_checkpoint(file.read_text(), str(file)) if file.exists() else {}
-    return {name.topic for name in offsets}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
@@ -366,7 +338,7 @@ def main() -> None:
     parser.add_argument("--waves", action="store_true", help="let the driver clean each log in a wave of its own")
     options = parser.parse_args()
     rng, chains = random.Random(options.seed), Chains(options.kills, 1, options.seconds)
-    runs: Runs = OnSpark(partial(random_kills, rng), options.chain, options.cluster_every)
+    runs: OnSpark | InForks = OnSpark(partial(random_kills, rng), options.chain, options.cluster_every)
     if options.driver:
         runs = InForks(None if options.fixed else rng, in_waves=options.waves)
     done = kill_chains(runs, Chains(0, _FIXED) if options.fixed else chains)

@@ -3,7 +3,6 @@ kept."""
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import pytest
-import xxhash
 
 from compaction.errors import CompactionError
 from compaction.files.filesystem import DiskFileSystem
@@ -176,37 +174,6 @@ ABSURD = {
     "no fields": b"{}",
     "huge": b'{"version": ' + b"9" * 100_000 + b"}",
 }
-
-
-def journal_of(base_offset: int, kind: str = ".log") -> bytes:
-    """A journal with a valid checksum."""
-    source = {"base_offset": base_offset, "size_bytes": 1, "mtime_ns": 1, "inode": 1}
-    group = {"base_offset": base_offset, "files": [[kind, 1, "0"]], "sources": [source]}
-    body: dict[str, object] = {"groups": [group], "previous_checkpoint": None, "end_offset": 5, "owner": ""}
-    checksum = xxhash.xxh3_128_hexdigest(json.dumps(body, sort_keys=True).encode())
-    return json.dumps({"version": 2, "checksum": checksum, **body}).encode()
-
-
-JOURNALS = {
-    **ABSURD,
-    "a path for a kind": journal_of(0, "/../../victims/secret"),
-    "huge offsets": journal_of(2**80),
-    "negative offsets": journal_of(-1),
-    "nothing of it there": journal_of(7),
-}
-
-
-@pytest.mark.parametrize("kind", JOURNALS)
-def test_a_planted_journal_is_its_logs_error_at_most(kind: str, log_dir: Path, victims: Path) -> None:
-    before, log = seen(victims), look_at(log_dir / "subject-0")
-    (log_dir / "subject-0" / JOURNAL).write_bytes(JOURNALS[kind])
-    code = run_quietly(log_dir, [])
-    assert code in (0, 1)
-    assert (log_dir / CLEANER_OFFSETS).read_text().count("aside") == 1
-    if code == 1:
-        (log_dir / "subject-0" / JOURNAL).unlink()
-        assert look_at(log_dir / "subject-0") == log
-    assert seen(victims) == before
 
 
 @pytest.mark.parametrize("name", [CLEANER_OFFSETS, LOG_STARTS, HIGH_WATERMARKS])

@@ -131,24 +131,15 @@ def test_a_file_truncated_while_it_is_read_is_one_logs_error(log_dir: Path, mome
 # rows of a part, which are written and read by the run
 
 
-def halved(data: bytes) -> bytes:
-    return data[: len(data) // 2]
+HARMS: dict[str, Callable[[bytes], bytes]] = {
+    "halved": lambda data: data[: len(data) // 2],
+    "emptied": lambda data: b"",
+    "zeroed": lambda data: bytes(len(data)),
+    "one bit turned": lambda data: data[: (at := len(data) * 2 // 3)] + bytes([data[at] ^ 0x04]) + data[at + 1 :],
+}
 
 
-def emptied(data: bytes) -> bytes:
-    return b""
-
-
-def zeroed(data: bytes) -> bytes:
-    return bytes(len(data))
-
-
-def one_bit_turned(data: bytes) -> bytes:
-    at = len(data) * 2 // 3
-    return data[:at] + bytes((data[at] ^ 0x04,)) + data[at + 1 :]
-
-
-@pytest.mark.parametrize("harm", [halved, emptied, zeroed, one_bit_turned], ids=lambda harm: harm.__name__)
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS.keys())
 def test_rows_of_a_part_that_changed_before_it_is_joined_fail_the_log(log_dir: Path, harm: Callable[[bytes], bytes]) -> None:
     before, harmed = look_at(log_dir / "subject-0"), list[Path]()
 

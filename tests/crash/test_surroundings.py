@@ -74,21 +74,6 @@ def test_a_log_that_does_not_fit_is_refused_with_figures_before_anything_is_writ
     assert cleaned_topics(disk) == {"shrinks"}
 
 
-def test_a_refused_log_fits_once_other_logs_have_freed_space(disk: Path) -> None:
-    assert run(disk, *KEPT).code == 1
-    assert cleaned_topics(disk) == {"shrinks"}
-    assert run(disk).code == 0
-    assert cleaned_topics(disk) == {"shrinks", "stays"}
-
-
-@pytest.mark.parametrize("options", [("--release-early",), ("--set", "file.delete.delay.ms=300")])
-def test_one_run_cleans_logs_that_fit_one_after_the_other(disk: Path, options: tuple[str, ...]) -> None:
-    ended = run(disk, *options)
-    assert ended.code == 0, ended.err
-    assert cleaned_topics(disk) == {"shrinks", "stays"}
-    assert "2 waves, one after the other: " in ended.out
-
-
 def test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_unchanged(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

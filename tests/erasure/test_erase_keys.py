@@ -288,14 +288,6 @@ def test_a_segment_without_a_match_is_not_written(tmp_path: Path) -> None:
     assert report.logs[0].reason == "1 record of 1 key erased, in 1 of 2 segments"
 
 
-def test_a_tombstone_keeps_key_offset_and_timestamp_and_nothing_else(tmp_path: Path) -> None:
-    write_odd(tmp_path)
-    before = records_in(tmp_path)
-    erase(tmp_path, [b"k"], include_active=True, tombstones=True)
-    expected = [each if each.key != b"k" else NaiveRecord(each.offset, each.timestamp, b"k", None) for each in before]
-    assert records_in(tmp_path) == expected
-
-
 @pytest.mark.parametrize("tombstones", [False, True])
 @pytest.mark.parametrize("horizon_ms", [-(2**40), -1, 0, NOW_MS - 1])
 def test_tombstones_remain_whatever_their_delete_horizon(tmp_path: Path, horizon_ms: int, tombstones: bool) -> None:

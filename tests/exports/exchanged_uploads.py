@@ -43,7 +43,7 @@ class Export:
     def add(self, offsets: range, epochs: Epochs, written: Epochs = ()) -> Path:
         """:param written: the leader epochs of the batches, if they are others"""
         self._number += 1
-        log = write_log(self._directory / str(self._number) / "orders-0", offsets, epochs, written=written)
+        log = write_log(self._directory / str(self._number) / "orders-0", offsets, epochs=epochs, written=written)
         if self.layout == "local-tiered":
             return write_local_tiered(log, self._directory / "out")[0]
         self._writer.write(log, out := self._directory / f"{self._number}-objects")

@@ -91,33 +91,49 @@ def second_upload(log: Path) -> Path:
     return log.with_name(log.name[:21] + other + ".log")
 
 
-def write_log(log: Path, offsets: range, epochs: Epochs = ((0, 0),), *, written: Epochs = (), records: int = 1) -> Path:
-    """A partition directory of one segment.
+def write_log(
+    log: Path,
+    *segments: Sequence[int],
+    epochs: Epochs = ((0, 0),),
+    written: Epochs = (),
+    records: int = 1,
+    topic_id: str | None = None,
+) -> Path:
+    """A partition directory.
 
+    :param segments: of each its base offset and its offsets; a range is of the offsets, the first of which is the base offset
     :param epochs: leader epochs and their first offsets, as the broker knew them
     :param written: the leader epochs of the batches, if they are others
     :param records: in each batch
     """
     log.mkdir(parents=True)
     known = written or epochs
-    # offsets below the log start have the first epoch
-    epoch_of = {at: max(epoch for epoch, start in known if start <= max(at, known[0][1])) for at in offsets}
-    batches = [data_batch(at, leader_epoch=epoch_of[at]) for at in offsets]
-    if records > 1:
-        batches = [_batch(range(at, min(offsets.stop, at + records)), epoch_of[at]) for at in offsets[::records]]
-    build(offsets.start, batches).put(LocalFileSystem(), str(log))
+    for each in segments:
+        base, *offsets = (each.start, *each) if isinstance(each, range) else each
+        batches = []
+        for number, at in enumerate(offsets[::records]):
+            # offsets below the log start have the first epoch
+            epoch = max(epoch for epoch, start in known if start <= max(at, known[0][1]))
+            several = [Record(offset, 0, b"key-%d" % offset, b"value") for offset in offsets[number * records :][:records]]
+            batches.append(data_batch(at, leader_epoch=epoch) if records == 1 else Batch(several, leader_epoch=epoch).encode())
+        build(base, batches).put(LocalFileSystem(), str(log))
     (log / "leader-epoch-checkpoint").write_text(format_leader_epochs(EpochEntry(*entry) for entry in epochs))
+    if topic_id is not None:
+        (log / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}")
     return log
 
 
-def _batch(offsets: range, epoch: int) -> bytes:
-    return Batch([Record(offset, 0, b"key-%d" % offset, b"value") for offset in offsets], leader_epoch=epoch).encode()
+def write_log_dir(directory: Path, *segments: Sequence[int], epochs: Epochs = ((0, 0),), topic_id: str = TOPIC_ID) -> Path:
+    """A log directory with segments of ``orders-0``; see ``write_log``."""
+    write_log(directory / "orders-0", *segments, epochs=epochs, topic_id=topic_id)
+    (directory / "log-start-offset-checkpoint").write_text("0\n1\norders 0 3\n")
+    return directory
 
 
 def upload(directory: Path, offsets: range, epochs: Epochs = ((0, 0),), *, topic_id: str = TOPIC_ID, **log: Any) -> Path:
     """Adds a segment to an export of ``LocalTieredStorage``; returns its log file. ``log``: see ``write_log``."""
     with TemporaryDirectory(prefix="upload-") as scratch:
-        (stored,) = write_local_tiered(write_log(Path(scratch, "orders-0"), offsets, epochs, **log), directory, topic_id)
+        (stored,) = write_local_tiered(write_log(Path(scratch, "orders-0"), offsets, epochs=epochs, **log), directory, topic_id)
     return stored
 
 

@@ -103,10 +103,7 @@ def main() -> None:
             for compression in COMPRESSIONS:
                 compacted(scratch / "sets" / compression, scratch / "compacted" / compression)
                 topic = f"restored-{compression}"
-                call(
-                    arguments.command,
-                    config("restore", compression, scratch / "compacted", bootstrap, {TOPIC: topic}),
-                )
+                call(arguments.command, config("restore", compression, scratch / "compacted", bootstrap, {TOPIC: topic}))
                 found = clients.read_all(topic)
                 assert newest(found) == newest(seen), compression
                 assert len(found) == len({(each.partition, each.key) for each in seen}), compression

@@ -31,13 +31,7 @@ from compaction.files.segment_file import SegmentReader
 from compaction.files.uri import parse_uri
 from compaction.log.discover import Selector, discover, require_logs
 from tests.exports.aiven_objects import KEY_ID, AivenWriter, new_key
-from tests.exports.exports import (
-    CODINGS,
-    LOG_NAME,
-    aiven,
-    require_cryptography,
-    second_upload,
-)
+from tests.exports.exports import CODINGS, LOG_NAME, aiven, require_cryptography, second_upload
 from tests.files.remote_places import PLACE
 from tests.log.logs import build, data_batch
 
@@ -163,12 +157,6 @@ def test_an_object_that_must_be_small_and_is_large_is_not_read(
     with pytest.raises(CorruptLogError, match=f"is larger than {limit_bytes >> 20} MiB, the limit for such objects") as error:
         read_all(aiven(objects / "plain"))
     assert error.value.path == str(path)
-
-
-def test_an_encrypted_export_without_its_private_key_names_the_key(objects: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(KEYS_VARIABLE, "key2=/nowhere.pem")
-    with pytest.raises(UnsupportedLogError, match="no private key is given for key id 'key1'; give --private-key key1=FILE"):
-        read_all(aiven(objects / "encrypted"))
 
 
 def test_an_encrypted_export_with_another_private_key_is_an_error(objects: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,13 +308,6 @@ FAULTS: dict[str, Fault] = {
         lambda export: export.change(2 * SEALED_BYTES + 40, b"\0\0\0"), "encrypted", 2 * SEALED_BYTES,
         "chunk 2, bytes 256 to 383: the authentication tag does not match",
     ),
-    "the IV of a chunk differs": (
-        lambda export: export.change(SEALED_BYTES, b"\0\0\0\0"), "encrypted", SEALED_BYTES,
-        "chunk 1, bytes 128 to 255: the authentication tag does not match",
-    ),
-    "a chunk is missing": (
-        lambda export: export.cut(3 * SEALED_BYTES), "encrypted", 3 * SEALED_BYTES, r"has 384 bytes, its manifest lists \d+",
-    ),
     "the manifest says that chunks are smaller": (
         lambda export: export.change_index(
             transformedChunkSize=SEALED_BYTES - 1,
@@ -337,20 +318,12 @@ FAULTS: dict[str, Fault] = {
         lambda export: export.change_index(originalFileSize=len(export.log) + 1), "encrypted", -1,
         r"chunk \d+, bytes \d+ to \d+: has \d+ bytes of the log, the manifest says \d+",
     ),
-    "the manifest has chunks for fewer bytes": (
-        lambda export: export.change_index(originalFileSize=len(export.log) - CHUNK_BYTES), "encrypted", -1,
-        r"has \d+ bytes, its manifest lists \d+",
-    ),
     "a compressed chunk is damaged": (
         lambda export: export.change(0, bytes(8)), "zstd", 0, r"chunk 0, bytes 0 to \d+: cannot be decompressed",
     ),
     "the manifest says that compressed chunks have fewer bytes": (
         lambda export: export.change_index(originalChunkSize=CHUNK_BYTES - 1, originalFileSize=len(export.log) - 5), "zstd", 0,
         r"chunk 0, bytes 0 to \d+: has 100 bytes of the log, the manifest says 99",
-    ),
-    "the manifest says that encrypted and compressed chunks have fewer bytes": (
-        lambda export: export.change_index(originalChunkSize=CHUNK_BYTES - 1, originalFileSize=len(export.log) - 5),
-        "zstd-encrypted", 0, r"chunk 0, bytes 0 to \d+: has 100 bytes of the log, the manifest says 99",
     ),
 }  # fmt: skip
 

@@ -29,7 +29,7 @@ from compaction.exports.new_export import require_empty
 from compaction.files.calls import OPTIONS_VARIABLE, temporary_directory
 from compaction.files.local import LocalFileSystem
 from compaction.files.mixed import MixedFileSystem
-from compaction.files.uri import SPOOL, options_of, parse_uri, require_in_place
+from compaction.files.uri import SPOOL, options_of, parse_uri
 from compaction.formats.backup import Compression, SegmentStream, parse_manifest
 from compaction.formats.record_batch import Header, Record, RecordBatch
 from compaction.log.discover import Selector
@@ -253,12 +253,6 @@ def test_some_space_is_left_free_whatever_the_manifest_says(place: Path, monkeyp
     assert list(Path(options_of(address)[SPOOL]).iterdir()) == []
 
 
-def test_a_set_is_not_changed_in_place(place: Path) -> None:
-    address = manifest(place, segment(place, some_records(0, 3)))
-    with pytest.raises(UsageError, match="cannot be compacted in place"):
-        require_in_place([address], "compacted")
-
-
 def some_log(log_dir: Path, name: str, first: Batch, *more: Batch | bytes) -> None:
     log = log_dir / name
     log.mkdir(parents=True)
@@ -352,17 +346,6 @@ def test_only_committed_records_are_written(tmp_path: Path, caplog: pytest.LogCa
     manifest = parse_manifest((tmp_path / "b2" / "manifest.json").read_bytes())
     partition = manifest.partitions[TopicPartition("orders", 0)]
     assert (partition.segments[0].covered, partition.covered_through) == ((0, 20), 19)
-
-
-def test_records_above_the_high_watermark_are_not_left_out_silently(tmp_path: Path) -> None:
-    first, second = batch(0, 5), batch(5, 5)
-    some_log(tmp_path / "logs", "orders-0", first, second)
-    (tmp_path / "logs" / "replication-offset-checkpoint").write_text("0\n1\norders 0 5\n")
-    what = "orders-0: 5 offsets from 5 to 9 are not committed: the high watermark is 5; take the log after a clean shutdown"
-    with pytest.raises(UnsupportedLogError, match=what):
-        write(tmp_path)
-    write(tmp_path, committed_only=True)
-    assert contents(tmp_path / "b2") == {"orders-0": expected(first)}
 
 
 def test_a_set_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> None:

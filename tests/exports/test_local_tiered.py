@@ -16,7 +16,7 @@ import pytest
 from compaction.errors import CorruptLogError, LockedError
 from compaction.exports import LogFile, StoredLog, StoredSegment
 from compaction.exports.layout_view import log_files
-from compaction.exports.lineage import Piece, newest_lineage, select, valid_pieces, within
+from compaction.exports.lineage import newest_lineage, select, within
 from compaction.exports.stored_segments import Batches, read_file
 from compaction.files.contents import View
 from compaction.files.filesystem import FileRange, join
@@ -29,7 +29,7 @@ from compaction.formats.indexes import OFFSET_INDEX, OFFSET_ROW
 from compaction.log.read_log import read_segments
 from compaction.names import LogLocation, TopicPartition
 from compaction.recovery.recover import recover_log
-from tests.exports.exports import TOPIC_ID, local_tiered, offsets_in, upload
+from tests.exports.exports import TOPIC_ID, local_tiered, offsets_in, upload, write_log_dir
 from tests.files.test_lock import held_elsewhere
 from tests.kafka.encode import Batch, Legacy, Record
 from tests.log.logs import build, data_batch
@@ -45,26 +45,6 @@ def offsets(address: str) -> list[int]:
     files, log = MixedFileSystem(), join(address, "orders-0")
     names = [name for name in files.listdir(log) if name.endswith(".log")]
     return [offset for name in names for offset in offsets_in(files, join(log, name))]
-
-
-def put_segments(log: Path, *segments: range, epochs: str) -> None:
-    log.mkdir(parents=True)
-    starts = [(int(start), int(epoch)) for epoch, start in map(str.split, epochs.splitlines()[2:])]
-    for each in segments:
-        owners = [(at, max((start for start in starts if start[0] <= at), default=(0, 0))[1]) for at in each]
-        batches = [data_batch(at, leader_epoch=epoch) for at, epoch in owners]
-        for kind, data in build(each.start, batches).files.items():
-            (log / f"{each.start:020d}{kind}").write_bytes(data)
-
-
-def tail(directory: Path, *segments: range, epochs: str = "0\n1\n0 0\n", topic_id: str = TOPIC_ID) -> Path:
-    """A log directory with segments of one-record batches, of these leader epochs."""
-    log = directory / "orders-0"
-    put_segments(log, *segments, epochs=epochs)
-    (log / "leader-epoch-checkpoint").write_text(epochs)
-    (log / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id}")
-    (directory / "log-start-offset-checkpoint").write_text("0\n1\norders 0 3\n")
-    return directory
 
 
 def test_the_files_of_a_segment_are_those_that_were_uploaded(tmp_path: Path) -> None:
@@ -111,14 +91,14 @@ def test_a_local_tail_continues_an_export_without_overlap(tmp_path: Path, segmen
     upload(export, range(10))
     upload(export, range(10, 20))
     address = local_tiered(export)
-    add_tail(address, str(tail(tmp_path / "local", *segments)))
+    add_tail(address, str(write_log_dir(tmp_path / "local", *segments)))
     assert offsets(address) == list(range(25))
     assert MixedFileSystem().read_bytes(join(address, "log-start-offset-checkpoint")) == b"0\n1\norders 0 3\n"
 
 
 def test_a_tail_is_given_in_the_address_too(tmp_path: Path) -> None:
     upload(tmp_path / "export", range(10))
-    local = tail(tmp_path / "local", range(10, 12), range(12, 12))
+    local = write_log_dir(tmp_path / "local", range(10, 12), range(12, 12))
     address = parse_uri(f"local-tiered+file://{tmp_path}/export?tail={local}", "--log-dir")
     assert offsets(address) == list(range(12))
     # the active segment, though it is empty
@@ -133,7 +113,8 @@ def test_leader_epochs_that_the_tails_batches_contradict_are_not_used(tmp_path: 
     upload(tmp_path / "export", range(14), [(0, 0), (1, 12)])
     upload(tmp_path / "export", range(14, 20), [(0, 0), (1, 12), (2, 15)])
     address = local_tiered(tmp_path / "export")
-    local = tail(tmp_path / "local", range(10, 14), range(14, 20), range(20, 25), epochs="0\n4\n0 0\n1 12\n2 15\n3 22\n")
+    epochs = ((0, 0), (1, 12), (2, 15), (3, 22))
+    local = write_log_dir(tmp_path / "local", range(10, 14), range(14, 20), range(20, 25), epochs=epochs)
     (local / "orders-0" / "leader-epoch-checkpoint").write_text(stored)
     add_tail(address, str(local))
     assert offsets(address) == list(range(25))
@@ -144,7 +125,7 @@ def test_the_lineage_of_the_tail_decides(tmp_path: Path) -> None:
     """The export has offsets that the new leader truncated before it uploaded anything."""
     upload(tmp_path / "export", range(20), [(0, 0)])
     address = local_tiered(tmp_path / "export")
-    local = tail(tmp_path / "local", range(10, 14), epochs="0\n2\n0 0\n1 12\n")
+    local = write_log_dir(tmp_path / "local", range(10, 14), epochs=((0, 0), (1, 12)))
     add_tail(address, str(local))
     assert offsets(address) == list(range(14))
     assert read_log_files(address)["leader-epoch-checkpoint"] == b"0\n2\n0 0\n1 12\n"
@@ -155,7 +136,7 @@ def test_partitions_of_which_nothing_is_uploaded_are_read_from_the_tail(
 ) -> None:
     upload(tmp_path / "export", range(10))
     address = local_tiered(tmp_path / "export")
-    local = tail(tmp_path / "local", range(10, 20))
+    local = write_log_dir(tmp_path / "local", range(10, 20))
     shutil.copytree(local / "orders-0", local / "orders-1")
     shutil.copytree(local / "orders-0", local / "audit-0")
     shutil.copytree(local / "orders-0", local / "__consumer_offsets-0")
@@ -171,7 +152,7 @@ def test_partitions_of_which_nothing_is_uploaded_are_read_from_the_tail(
 @pytest.mark.parametrize("by_option", [True, False])
 def test_the_tail_of_a_live_broker_is_refused(tmp_path: Path, by_option: bool) -> None:
     upload(tmp_path / "export", range(10))
-    local = tail(tmp_path / "local", range(10, 20))
+    local = write_log_dir(tmp_path / "local", range(10, 20))
     if by_option:
         address = local_tiered(tmp_path / "export")
         add_tail(address, str(local))
@@ -203,7 +184,7 @@ def test_a_segment_whose_first_batch_has_the_log_start_is_used_as_it_is(tmp_path
 def test_a_log_start_of_the_tail_within_a_batch_leaves_the_uploads_as_they_are(tmp_path: Path) -> None:
     upload(tmp_path / "export", range(200), [(0, 0), (1, 100)], records=50)
     address = local_tiered(tmp_path / "export")
-    add_tail(address, str(tail(tmp_path / "local", range(200, 210), epochs="0\n2\n1 130\n2 205\n")))
+    add_tail(address, str(write_log_dir(tmp_path / "local", range(200, 210), epochs=((1, 130), (2, 205)))))
     assert offsets(address) == [0, 50, 100, 150, *range(200, 210)]
     assert read_log_files(address)["leader-epoch-checkpoint"] == b"0\n3\n0 0\n1 100\n2 205\n"
 
@@ -389,9 +370,3 @@ def epochs_of(log: list[int]) -> list[EpochEntry]:
 
 def epoch_at(stored: StoredSegment, offset: int) -> int:
     return max(entry.epoch for entry in stored.epochs if entry.start_offset <= offset)
-
-
-def test_a_piece_knows_whether_it_is_complete() -> None:
-    whole = segment(0, 9)
-    assert Piece(whole, 0, 9).is_complete and not Piece(whole, 1, 9).is_complete
-    assert list(valid_pieces(whole, ())) == [Piece(whole, 0, 9)]

@@ -55,8 +55,7 @@ class _Bucket(ABC):
     """One bucket, filled and read by a client that is not this package's.
 
     A bucket has its ``address`` as a user gives it, and records what is ``asked`` of its server since the last ``forget``.
-    While it is ``refusing`` a part of a key, no such object can be written, or read; it is ``holding`` writes of such objects,
-    drops them at the end, and yields whether there was one.
+    While it is ``refusing`` a part of a key, no such object can be written, or read.
     """
 
     #: methods that a run sends which only reads
@@ -155,16 +154,8 @@ class S3Bucket(_Bucket):
         self._store.forget()
 
     def asked(self) -> list[Asked]:
-        return [
-            Asked(
-                request.method,
-                request.key.partition("/")[2],
-                part=request.is_part,
-                ranged=request.ranged,
-                next_page="continuation-token" in request.query,
-            )
-            for request in self._store.requests
-        ]
+        keys = ((each, each.key.partition("/")[2], "continuation-token" in each.query) for each in self._store.requests)
+        return [Asked(each.method, key, each.is_part, each.ranged, next_page) for each, key, next_page in keys]
 
     @contextmanager
     def refusing(self, part: str, *, reads: bool = False) -> Iterator[None]:
@@ -178,6 +169,7 @@ class S3Bucket(_Bucket):
 
     @contextmanager
     def holding(self, part: str) -> Iterator[Callable[[], bool]]:
+        """Holds writes of objects with this part in their keys, and drops them at the end; yields whether there was one."""
         held, dropped = threading.Event(), threading.Event()
 
         def gate(request: Request) -> None:
@@ -228,7 +220,7 @@ class GoogleServer:
         self.ask("POST", "/test/gate", json.dumps(whole).encode())
 
     def seen(self) -> Any:
-        """``requests`` since the rules were given, and how many of them were ``held``."""
+        """The requests since the rules were given."""
         return json.loads(self.ask("GET", "/test/seen"))
 
     def stop(self) -> None:
@@ -291,27 +283,13 @@ class GoogleBucket(_Bucket):
         self._server.gate()
 
     def asked(self) -> list[Asked]:
-        return [
-            Asked(
-                request["method"],
-                request["key"],
-                part=request["method"] == "PUT",
-                ranged=bool(request["range"]),
-                next_page=bool(request["page"]),
-            )
-            for request in self._server.seen()["requests"]
-        ]
+        found = ((each["method"], each["key"], bool(each["range"]), bool(each["page"])) for each in self._server.seen())
+        return [Asked(method, key, method == "PUT", ranged, next_page) for method, key, ranged, next_page in found]
 
     @contextmanager
     def refusing(self, part: str, *, reads: bool = False) -> Iterator[None]:
         self._server.gate({"method": "GET" if reads else "POST", "media": reads, "part": part, "status": 403})
         yield
-        self._server.gate()
-
-    @contextmanager
-    def holding(self, part: str) -> Iterator[Callable[[], bool]]:
-        self._server.gate({"method": "PUT", "part": part, "status": 0})
-        yield lambda: bool(self._server.seen()["held"])
         self._server.gate()
 
 

@@ -1,7 +1,7 @@
 """A server of the protocol of Google Cloud Storage, as ``python -m tests.object_store.google_server``: it prints its port.
 
 It has a process of its own, as pyarrow holds the interpreter while it opens an object to read. ``/test/…`` is for the tests: it
-tells what was asked for, and sets a gate that refuses requests, or holds them until they are dropped.
+tells what was asked for, and sets a gate that refuses requests.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from gcp_storage_emulator import server as emulator
 from gcp_storage_emulator.storage import Storage
 
-#: the longest time that a request is held
-_HOLD_S = 120
 #: names in a page of a listing; the store's own thousand would only take longer
 _PAGE = 100
 
@@ -45,14 +43,12 @@ class Response(emulator.Response):  # type: ignore[misc]
 
 class Gate:
     """Which requests are let through. A rule (JSON): ``method``, ``part`` of the key, ``media`` (whether it reads content),
-    ``status`` to answer with or 0 to hold and drop the request, ``times``."""
+    ``status`` to answer with, ``times``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.rules: list[dict[str, Any]] = []
         self.requests: list[dict[str, Any]] = []
-        self.held = 0
-        self.dropped = threading.Event()
 
     def status(self, request: dict[str, Any]) -> int | None:
         """What to answer instead of the server; ``None``: nothing."""
@@ -63,14 +59,6 @@ class Gate:
                     rule["times"] -= 1
                     return int(rule["status"])
         return None
-
-    def hold(self) -> None:
-        self.held += 1
-        self.dropped.wait(_HOLD_S)
-
-    def set(self, rules: list[dict[str, Any]]) -> None:
-        self.dropped.set()
-        self.rules, self.requests, self.held, self.dropped = rules, [], 0, threading.Event()
 
 
 class Handler(emulator.RequestHandler):  # type: ignore[misc]
@@ -88,10 +76,6 @@ class Handler(emulator.RequestHandler):  # type: ignore[misc]
         key = query["name"][0] if "name" in query else unquote(address.path.partition("/o/")[2])
         told = {"media": query.get("alt") == ["media"], "page": query.get("pageToken"), "range": self.headers.get("Range")}
         status = self.gate.status({"method": self.command, "key": key, **told})
-        if status == 0:
-            self.gate.hold()
-            self.close_connection = True
-            return None
         if status is not None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             return self._send(status, b"{}")
@@ -108,8 +92,8 @@ class Handler(emulator.RequestHandler):  # type: ignore[misc]
     def _for_tests(self, path: str) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if path == "/test/gate":
-            self.gate.set(json.loads(body))
-        self._send(200, json.dumps({"requests": self.gate.requests, "held": self.gate.held}).encode())
+            self.gate.rules, self.gate.requests = json.loads(body), []
+        self._send(200, json.dumps(self.gate.requests).encode())
 
     def _send(self, status: int, body: bytes) -> None:
         self.send_response(status)

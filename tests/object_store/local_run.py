@@ -1,8 +1,7 @@
-"""The compaction job without Spark, in this process or as ``python -m tests.object_store.local_run``."""
+"""The compaction job without Spark, in this process."""
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from unittest.mock import patch
 
@@ -16,7 +15,6 @@ from compaction.run.sizing import Sizes
 from tests.local_passes import LocalPasses
 
 NOW_MS = 1798761600000
-KEEP = ("--set", "cleanup.policy=delete", "retention.ms=-1", "retention.bytes=-1")
 COMPACT = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0")
 #: the files that a run from disk to disk writes, and its report
 OnDisk = tuple[dict[str, bytes], RunReport]
@@ -36,7 +34,3 @@ def figures(report: RunReport) -> list[tuple[object, ...]]:
     """What a report says of each log, but for times."""
     logs = sorted(report.logs, key=lambda log: log.name)
     return [(log.name, log.status, log.reason, log.bytes_before, log.bytes_after, log.records_after, log.keys) for log in logs]
-
-
-if __name__ == "__main__":
-    run(*sys.argv[1:])

@@ -55,10 +55,6 @@ class Refusal(Exception):
         self.body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
 
 
-class Truncated(Exception):
-    """Stores the first half of an upload, and responds with success."""
-
-
 class CutOff(Exception):
     """Closes the connection: half way through the answer, or before anything is answered."""
 
@@ -66,7 +62,7 @@ class CutOff(Exception):
 SLOW_DOWN = Refusal("503 Slow Down", "SlowDown")
 DENIED = Refusal("403 Forbidden", "AccessDenied")
 
-#: looks at a request before the server does; may raise ``Refusal``, ``CutOff`` or ``Truncated``
+#: looks at a request before the server does; may raise ``Refusal`` or ``CutOff``
 Gate = Callable[[Request], None]
 
 
@@ -89,16 +85,6 @@ def once(error: Exception, concerned: Callable[[Request], bool]) -> Gate:
         if concerned(request) and name not in seen:
             seen.add(name)
             raise error
-
-    return gate
-
-
-def truncated(part: str) -> Gate:
-    """Stores the first half of each object with ``part`` in its key."""
-
-    def gate(request: Request) -> None:
-        if part in request.key and request.method == "PUT":
-            raise Truncated
 
     return gate
 
@@ -158,10 +144,6 @@ class Store:
             return [b"" if request.method == "HEAD" else refusal.body]
         except CutOff:
             return self._cut_off(environ, start)
-        except Truncated:
-            body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-            environ["wsgi.input"] = io.BytesIO(body[: len(body) // 2])
-            environ["CONTENT_LENGTH"] = str(len(body) // 2)
         answered: Iterable[bytes] = self._app(environ, start)
         return answered
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from compaction.commands import compact as job
 from compaction.commands import dump_log, erase, expire, verify
 from compaction.engine_choice import EngineChoice
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
-from compaction.errors import StorageError, UsageError
+from compaction.errors import CompactionError, StorageError, UsageError
 from compaction.files.calls import OPTIONS_VARIABLE
 from compaction.files.local import LocalFileSystem
 from compaction.files.manifest import MANIFEST, MARKER
@@ -32,7 +30,7 @@ from tests.executed import executed
 from tests.local_passes import LocalPasses
 from tests.log.logs import data_segment
 from tests.object_store.fixtures import Bucket, GoogleBucket, GoogleServer, any_bucket, files, on_one_store, published
-from tests.object_store.local_run import COMPACT, KEEP, NOW_MS, OnDisk, figures, run
+from tests.object_store.local_run import COMPACT, NOW_MS, OnDisk, figures, run
 
 __all__ = ["any_bucket"]
 
@@ -64,18 +62,6 @@ def test_a_dry_run_of_a_bucket_itself_has_the_same_figures_and_writes_nothing(an
     any_bucket.forget()
     assert figures(run("--log-dir", any_bucket.address(), "--dry-run")) == figures(run("--log-dir", sample, "--dry-run"))
     assert set() < {request.method for request in any_bucket.asked()} <= any_bucket.reading
-
-
-@on_one_store
-def test_modification_times_are_kept_in_the_manifest(any_bucket: Bucket, sample: Path, tmp_path: Path) -> None:
-    run("--log-dir", sample, "--output-dir", any_bucket.address("out"))
-    run("--log-dir", sample, "--output-dir", tmp_path / "first")
-    run("--log-dir", any_bucket.address("out"), "--output-dir", tmp_path / "second", *KEEP)
-    logs = [file.relative_to(tmp_path / "first") for file in (tmp_path / "first").rglob("*.log")]
-    assert logs
-    for name in logs:
-        times = [(tmp_path / each / name).stat().st_mtime_ns // 1_000_000 for each in ("first", "second")]
-        assert times[0] == times[1], name
 
 
 @on_one_store
@@ -156,31 +142,6 @@ def test_an_incomplete_output_is_not_published_and_is_refused_as_input(
     assert published(any_bucket) == on_disk[0]
 
 
-@on_one_store
-@pytest.mark.parametrize("at", [f"/{MANIFEST}", "/meta.properties", "/cleaner-offset-checkpoint"])
-def test_the_output_of_a_killed_run_is_refused_and_replaced_by_the_next_run(
-    any_bucket: Bucket, sample: Path, on_disk: OnDisk, at: str
-) -> None:
-    options = ("--log-dir", str(sample), "--output-dir", any_bucket.address("out"))
-    command = [sys.executable, "-m", "tests.object_store.local_run", *options]
-    with any_bucket.holding(at) as held, subprocess.Popen(command, cwd=ROOT) as victim:
-        until = time.monotonic() + 240
-        while not held():
-            assert victim.poll() is None and time.monotonic() < until
-            time.sleep(0.05)
-        victim.send_signal(signal.SIGKILL)
-    assert victim.returncode == -signal.SIGKILL
-    left = any_bucket.tree("out")
-    assert MARKER in left
-    assert MANIFEST not in left
-    assert not [name for name in left if f"/{name}".endswith(at)]
-    with pytest.raises(UsageError, match="unfinished"):
-        run("--log-dir", any_bucket.address("out"), "--dry-run")
-    any_bucket.put(f"out/orders-0/{7:020d}.log.clean.left", b"of the run that was killed")
-    run("--log-dir", sample, "--output-dir", any_bucket.address("out"))
-    assert published(any_bucket) == on_disk[0]
-
-
 def test_work_in_place_is_refused_with_the_reason(any_bucket: Bucket, sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
     any_bucket.put_tree(sample / "orders-0", "in/orders-0")
     for main in (job.main, expire.main):
@@ -212,29 +173,47 @@ def test_sparks_workers_reach_the_store(any_bucket: Bucket, sample: Path, on_dis
     assert found == {name: data for name, data in on_disk[0].items() if name.startswith("orders-")}
 
 
-def test_a_data_source_reads_the_store(any_bucket: Bucket, sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def read_by_the_source(address: str, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The records of a log as the data source has them."""
     from compaction.source.data_source import KafkaLogReader, KafkaLogSource
 
+    reader = KafkaLogReader({"path": address, "topic": "orders"}, KafkaLogSource({"batchColumns": "true"}).schema())
+    shares = reader.partitions()
+    # a task runs in another process
+    monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
+    return [row for share in shares for batch in reader.read(share) for row in batch.to_pylist()]
+
+
+def test_a_data_source_reads_the_store(any_bucket: Bucket, sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     any_bucket.put_tree(sample, "in")
-    found = []
-    for path in (str(sample), any_bucket.address("in")):
-        reader = KafkaLogReader({"path": path, "topic": "orders"}, KafkaLogSource({"batchColumns": "true"}).schema())
-        shares = reader.partitions()
-        # a task runs in another process
-        monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
-        found.append([row for share in shares for batch in reader.read(share) for row in batch.to_pylist()])
+    found = [read_by_the_source(path, monkeypatch) for path in (str(sample), any_bucket.address("in"))]
     assert found[0] == found[1] != []
 
 
-@on_one_store
-def test_expired_segments_are_left_out_of_a_copy_from_store_to_store(any_bucket: Bucket, sample: Path, tmp_path: Path) -> None:
-    any_bucket.put_tree(sample, "in")
-    options = ("--set", "cleanup.policy=delete", "retention.bytes=3000", "--as-of-ms", str(NOW_MS))
-    assert expire.main(["--log-dir", str(sample), "--output-dir", str(tmp_path / "out"), *options]) == 0
-    assert expire.main(["--log-dir", any_bucket.address("in"), "--output-dir", any_bucket.address("out"), *options]) == 0
-    assert published(any_bucket) == files(tmp_path / "out")
-    assert len(published(any_bucket)) < len(files(sample))
-    assert any_bucket.tree("in") == files(sample)
+def test_only_the_log_with_a_changed_object_fails(
+    any_bucket: Bucket, sample: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``tests/files/test_source_check.py`` has each kind of change."""
+    out = any_bucket.address("out")
+    run("--log-dir", sample, "--output-dir", out, "--topic", "orders|ledger")
+    before = {log.name: log.status for log in run("--log-dir", out, "--dry-run", *COMPACT).logs}
+    assert LogStatus.FAILED not in before.values()
+    key = next(key for key in sorted(any_bucket.keys("out/orders-0")) if key.endswith(".log"))
+    # a bit of the first offset, which no checksum covers
+    data = any_bucket.get(key)
+    any_bucket.put(key, data[:7] + bytes([data[7] ^ 1]) + data[8:])
+    reports = run("--log-dir", out, "--dry-run", *COMPACT), run("--log-dir", out, "--output-dir", any_bucket.address("next"))
+    for report in reports:
+        failed = [log for log in report.logs if log.status is LogStatus.FAILED]
+        assert [log.name for log in failed] == ["orders-0"]
+        assert "has " in failed[0].reason and "out/orders-0/" in failed[0].reason
+        assert {log.name for log in report.logs} == before.keys()
+    assert not [name for name in published(any_bucket, "next") if name.startswith("orders-0/")]
+    capfd.readouterr()
+    assert dump_log.main(["--files", any_bucket.address("out/orders-0"), "--print-data-log"]) == 1
+    assert "has " in capfd.readouterr().err
+    with pytest.raises(CompactionError, match="has "):
+        read_by_the_source(out, monkeypatch)
 
 
 @on_one_store

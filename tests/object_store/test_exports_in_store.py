@@ -11,11 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
-from compaction.exports import new_export
 from compaction.files import object_store
 from compaction.files.calls import KEYS_VARIABLE
 from compaction.files.contents import read_range
-from compaction.files.manifest import MARKER
 from compaction.files.mixed import MixedFileSystem
 from compaction.files.uri import parse_uri
 from compaction.report import RunReport
@@ -25,18 +23,13 @@ from tests.exports.exports import LOG_NAME, no_exports_known, objects, require_c
 from tests.golden import unpack_backup_sets
 from tests.object_store.fixtures import Bucket, S3Bucket, files, published
 from tests.object_store.local_run import COMPACT, run
-from tests.object_store.server import DENIED, SLOW_DOWN, CutOff, Gate, Refusal, Request, Store, every, once
+from tests.object_store.server import DENIED, SLOW_DOWN, CutOff, Gate, Refusal, Request, Store, every
 
 __all__ = ["no_exports_known", "objects", "source"]
 
 pytestmark = [pytest.mark.s3, pytest.mark.filterwarnings("default")]
 #: read-ahead of a task
 RANGE_BYTES = 8 << 20
-
-
-def is_content(request: Request) -> bool:
-    """Whether it is for the content of an object."""
-    return request.method == "GET" and "." in request.key.rpartition("/")[2]
 
 
 def compacted(bucket: Bucket, objects: Path, layout: str = "aiven") -> RunReport:
@@ -82,20 +75,6 @@ def test_an_export_in_a_store_is_compacted_as_on_a_disk(
     logs = [each for each in asked if each.method == "GET" and each.key.startswith("in/") and each.key.endswith(".log")]
     assert logs and all(each.ranged for each in logs)
     assert {each.method for each in asked if each.key.startswith("in/")} <= bucket.reading
-
-
-@pytest.mark.parametrize("gate", [every(10, SLOW_DOWN), once(CutOff(), is_content), once(SLOW_DOWN, is_content)])
-def test_throttling_and_lost_connections_are_retried_by_chunk(
-    bucket: Bucket, store: Store, objects: Path, tmp_path: Path, gate: Gate
-) -> None:
-    require_cryptography()
-    export = few(objects, "zstd-encrypted")
-    run("--log-dir", f"aiven+file://{export}", "--output-dir", tmp_path / "expected", *COMPACT)
-    bucket.put_tree(export, "in")
-    with store.gate(gate):
-        made = run("--log-dir", f"aiven+{bucket.address('in')}", "--output-dir", tmp_path / "out", *COMPACT)
-    assert [log.reason for log in made.logs if log.status.value == "failed"] == []
-    assert files(tmp_path / "out") == files(tmp_path / "expected")
 
 
 @pytest.mark.parametrize(
@@ -198,22 +177,3 @@ def test_nothing_is_left_of_a_prefix_that_cannot_be_completed(
         assert job("--log-dir", f"{options[1]}+file://{export}", "--output-dir", bucket.address("out/set"), *options) == 1
     assert written.last in capsys.readouterr().err
     assert bucket.tree("out") == {}
-
-
-def test_what_a_killed_run_has_left_is_neither_read_nor_overwritten(
-    bucket: Bucket, objects: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    export = few(objects, "plain")
-    monkeypatch.setattr(new_export, "marked_by", lambda path: None)
-    (name,) = (file.name for file in export.rglob(f"{44:020d}-*.rsm-manifest"))
-    given = ("--log-dir", f"aiven+file://{export}", "--output-dir", bucket.address("out"), "--output-layout", "aiven")
-    with bucket.refusing(name):
-        assert job(*given) == 1
-    left = bucket.tree("out")
-    assert MARKER in left and len(left) > 1
-    capsys.readouterr()
-    assert job("--log-dir", f"aiven+{bucket.address('out')}", "--output-dir", tmp_path / "again") == 2
-    assert "unfinished" in capsys.readouterr().err
-    assert job(*given) == 2
-    assert "--output-dir exists and is not empty" in capsys.readouterr().err
-    assert bucket.tree("out") == left

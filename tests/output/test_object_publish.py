@@ -15,12 +15,13 @@ import pytest
 import xxhash
 
 from compaction.errors import CompactionError, CorruptLogError, StorageError, UsageError
-from compaction.exports.new_export import new_export
+from compaction.exports.new_export import new_export, require_empty
 from compaction.files.contents import FileDigest
 from compaction.files.filesystem import join
 from compaction.files.manifest import MANIFEST, MARKER, Entry, Manifest, Marker
 from compaction.files.mixed import CLAIM, MixedFileSystem, OutputFileSystem, RemoteFileSystem, open_sequential, require_finished
 from compaction.files.object_store import ObjectOutput, delete_object, list_directory, objects_below, read_whole
+from compaction.files.uri import parse_uri
 from compaction.names import LOG, TopicPartition
 from compaction.output import object_publish
 from compaction.output.object_publish import ObjectTarget, marker_of
@@ -28,6 +29,7 @@ from compaction.output.publish import Publication
 from compaction.output.swap import SwapGroup
 from tests.files.remote_places import PLACE, TaggingStore, begin, bucket, copying, log, names, publish
 from tests.log.logs import location
+from tests.object_store.fixtures import files
 
 __all__ = ["bucket", "log"]
 
@@ -40,17 +42,13 @@ def manifest_of(out: Path) -> Manifest:
     return Manifest.parse((out / MANIFEST).read_bytes(), "")
 
 
-def tree(directory: Path) -> dict[str, bytes]:
-    return {name: (directory / name).read_bytes() for name in names(directory)}
-
-
 @pytest.mark.parametrize("copied", [False, True])
 def test_the_manifest_lists_what_was_written_with_size_etag_and_hash(
     bucket: Path, log: str, tmp_path: Path, copied: bool
 ) -> None:
     shutil.copytree(bucket / "in", tmp_path / "in")
     publish(str(tmp_path / "in") if copied else SOURCE, OUT)
-    manifest, found = manifest_of(bucket / "out"), tree(bucket / "out")
+    manifest, found = manifest_of(bucket / "out"), files(bucket / "out")
     assert (manifest.place, len(manifest.run or "")) == (OUT, 32)
     assert {entry.path for entry in manifest.files} == found.keys() - {MANIFEST}
     for entry in manifest.files:
@@ -92,11 +90,14 @@ def test_a_task_reads_back_its_part_of_an_unfinished_output(bucket: Path, log: s
 
 
 @pytest.mark.parametrize("aborted", [False, True])
-def test_an_unfinished_output_is_no_source_and_the_next_run_removes_it(bucket: Path, log: str, aborted: bool) -> None:
-    publication, _ = begin(SOURCE, OUT)
+def test_an_unfinished_output_is_no_source_and_the_next_run_removes_it(
+    bucket: Path, log: str, aborted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    publication, source = begin(SOURCE, OUT)
     if aborted:
         publication.abort()
         assert names(bucket / "out") == {MARKER}
+        assert f"keeping {MARKER}, as tasks may still write here; the next run into this directory cleans up" in caplog.text
     # uploads of killed tasks, also of a log that the source does not have
     late = [bucket / "out" / f"{log}/{0:020d}.log.clean.two" for log in ("orders-0", "gone-7")]
     for path in late:
@@ -109,6 +110,9 @@ def test_an_unfinished_output_is_no_source_and_the_next_run_removes_it(bucket: P
             look(OUT)
     publish(SOURCE, OUT)
     assert not any(path.exists() for path in late)
+    # if the first run is still active, the later one wins
+    with pytest.raises(StorageError, match="another run writes to this directory"):
+        publication.commit(source)
     require_finished(OUT)
     with pytest.raises(UsageError, match="exists and is not empty"):
         publish(SOURCE, OUT)
@@ -314,7 +318,7 @@ def test_a_prefix_that_is_no_output_is_not_replaced(bucket: Path, log: str) -> N
     (bucket / "theirs" / "data.parquet").write_bytes(b"data")
     with pytest.raises(UsageError, match="this is not a finished output: it has no _manifest.json"):
         begin(SOURCE, f"{PLACE}/theirs", **REPLACE)
-    assert tree(bucket / "theirs") == {"data.parquet": b"data"}
+    assert files(bucket / "theirs") == {"data.parquet": b"data"}
 
 
 def test_a_marker_that_names_something_else_is_not_believed(bucket: Path, log: str) -> None:
@@ -393,23 +397,27 @@ def test_a_run_that_is_killed_during_its_check_is_taken_over(bucket: Path, log: 
     assert not [name for name in names(bucket) if ".partial" in name]
 
 
-def test_a_live_export_is_not_emptied(bucket: Path, log: str) -> None:
+def test_a_live_export_is_neither_read_nor_emptied(bucket: Path, log: str) -> None:
     with new_export(OUT) as export:
         export.files.mkdir(join(export.place, "topics"))
         export.write(join(export.place, "topics/one.bin"), [b"one"])
-        before = tree(bucket / "out")
+        before = files(bucket / "out")
         with pytest.raises(UsageError, match="--output-dir is the unfinished output of an export, or of an earlier version"):
             publish(SOURCE, OUT)
-        assert tree(bucket / "out") == before
-    assert tree(bucket / "out") == {"topics/one.bin": b"one"}
+        with pytest.raises(UsageError, match="--output-dir exists and is not empty"):
+            require_empty(OUT)
+        with pytest.raises(StorageError, match="unfinished"):
+            MixedFileSystem().listdir(parse_uri(f"aiven+{OUT}", "--log-dir"))
+        assert files(bucket / "out") == before
+    assert files(bucket / "out") == {"topics/one.bin": b"one"}
 
 
 def test_a_live_run_over_other_log_directories_is_not_emptied(bucket: Path, log: str) -> None:
     begun = Publication(MixedFileSystem(), OUT, copying("/elsewhere"))
-    before = tree(bucket / "out")
+    before = files(bucket / "out")
     with pytest.raises(UsageError, match="is the unfinished output of a run over /elsewhere; if no run is writing there"):
         publish(SOURCE, OUT)
-    assert tree(bucket / "out") == before
+    assert files(bucket / "out") == before
     begun.abort()
 
 
@@ -419,22 +427,22 @@ def test_an_object_that_no_run_has_written_is_not_removed(bucket: Path, log: str
     sheet = bucket / "out" / name
     sheet.parent.mkdir(exist_ok=True)
     sheet.write_bytes(b"cells")
-    before = tree(bucket / "out")
+    before = files(bucket / "out")
     with pytest.raises(UsageError, match=f"--output-dir is an unfinished output with {name}, which no run has written; move"):
         publish(SOURCE, OUT)
-    assert tree(bucket / "out") == before
+    assert files(bucket / "out") == before
     begun.abort()
-    assert tree(bucket / "out").keys() == {MARKER, name}
+    assert files(bucket / "out").keys() == {MARKER, name}
     sheet.unlink()
     publish(SOURCE, OUT)
-    assert MANIFEST in tree(bucket / "out")
+    assert MANIFEST in files(bucket / "out")
 
 
 def test_an_object_that_arrives_during_a_run_is_not_removed(bucket: Path, log: str) -> None:
     publication, source = begin(SOURCE, OUT)
     (bucket / "out" / "sheet.xlsx").write_bytes(b"cells")
     publication.commit(source)
-    found = tree(bucket / "out")
+    found = files(bucket / "out")
     assert found["sheet.xlsx"] == b"cells" and MANIFEST in found and MARKER not in found
 
 
@@ -448,7 +456,7 @@ def test_a_failed_export_removes_nothing_of_others(bucket: Path) -> None:
 
     with pytest.raises(StorageError, match="no space"):
         fails()
-    assert tree(bucket / "out") == {"topics/sheet.xlsx": b"cells"}
+    assert files(bucket / "out") == {"topics/sheet.xlsx": b"cells"}
 
 
 def test_of_a_run_and_an_export_that_begin_at_once_only_one_goes_on(
@@ -465,7 +473,7 @@ def test_of_a_run_and_an_export_that_begin_at_once_only_one_goes_on(
     monkeypatch.setattr(OutputFileSystem, "mkdir", meanwhile)
     with pytest.raises(UsageError, match="another run writes to --output-dir; let one run at a time write there"):
         Publication(MixedFileSystem(), OUT, copying(SOURCE))
-    assert tree(bucket / "out") == {MARKER: Marker("export").to_json()}
+    assert files(bucket / "out") == {MARKER: Marker("export").to_json()}
 
 
 def test_a_run_that_is_killed_before_its_marker_does_not_block_its_repetition(bucket: Path, log: str) -> None:

@@ -17,8 +17,7 @@ from compaction.log.read_log import ReadOptions, read_log
 from compaction.rules.log_view import Segment
 from compaction.source.data_source import KafkaLogReader, KafkaLogSource, end_offsets
 from compaction.source.read_plan import OPTIONS, ReadRequest, first_offset_since, plan_read, positions_of, read_ends
-from tests.exports.exports import local_tiered, upload
-from tests.exports.test_local_tiered import tail
+from tests.exports.exports import local_tiered, upload, write_log_dir
 from tests.files.test_lock import held_elsewhere
 from tests.log.logs import data_segment
 from tests.oracle.segments import NaiveSegment
@@ -161,7 +160,7 @@ def test_a_plan_is_not_used_for_files_that_were_changed(tmp_log_dir: Path, view:
 
 def test_a_read_has_no_option_of_an_earlier_one_in_the_same_process(tmp_path: Path) -> None:
     upload(tmp_path / "export", range(10))
-    address, local = local_tiered(tmp_path / "export"), tail(tmp_path / "local", range(10, 12))
+    address, local = local_tiered(tmp_path / "export"), write_log_dir(tmp_path / "local", range(10, 12))
     joined, alone = bytes_to_read(reader_of(address, tail=str(local))), bytes_to_read(reader_of(address))
     assert alone > bytes_to_read(reader_of(tmp_path / "local")) > 0
     assert bytes_to_read(reader_of(address, tail=str(local))) == joined != alone
