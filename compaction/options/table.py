@@ -224,8 +224,6 @@ class Policies(TypedDict, total=False):
         " 1d, or less if there are few days)")]
     ahead: Annotated[str | int | None, _value(_OVER_TIME, "--ahead", "TIME", "go on for this time, e.g. 30d, with the"
         " arrivals of the last 30 days")]
-    fit: Annotated[str | int | None, _value(_OVER_TIME, "--fit", "SIZE", "find the settings that change least and keep all"
-        " logs together within this size, e.g. 200GiB")]
 
 
 class Proof(TypedDict, total=False):

@@ -228,7 +228,6 @@ CALLS = {
     "policies of each log": ("dry-run", "--log-dir", "logs", *NOW, *POLICIES, "--all", "--verbose"),
     "reasons": ("dry-run", "--log-dir", "logs", *NOW, "--explain", "orders-0", "payments-open-0"),
     "through time": ("dry-run", "--log-dir", "logs", *NOW, "--topic", "orders", *POLICIES, "--over-time", "--all", "--verbose"),
-    "settings that fit": ("dry-run", "--log-dir", "logs", *NOW, "--topic", "orders", "--over-time", "--fit", "100kB"),
     "counts": ("count", "--log-dir", "logs", "--partitions", "--top", "3"),
     "bytes": ("count", "--log-dir", "logs", "--bytes", "--group-by", r"regex:^(\w+)-", "--top", "3"),
     "segments to expire": ("expire", "--log-dir", "logs", *NOW, "--dry-run", "--verbose"),
