@@ -29,7 +29,7 @@ from compaction.options.table import (
     DryRunOptions,
 )
 from compaction.options.values import Texts, read_duration
-from compaction.policies.comparison import Comparison, OutcomeStatus, comparison_metrics
+from compaction.policies.comparison import Comparison, comparison_metrics
 from compaction.policies.result import OverTime, simulation_metrics
 
 if TYPE_CHECKING:
@@ -157,26 +157,13 @@ def _body(arguments: argparse.Namespace) -> int:
     if arguments.explain:
         return _explain(arguments)
     result: Comparison | OverTime = OPTIONS.run(vars(arguments))
-    refuses = not isinstance(result, OverTime) and result.refused > 0
-    code = result.exit_code or (execution.FAILED if arguments.strict and refuses else 0)
-
-    def metrics() -> str:
-        text = simulation_metrics(result) if isinstance(result, OverTime) else comparison_metrics(result)
-        return execution.metrics_text(arguments.metrics, text, success=code == 0)
-
-    return max(execution.finish(result, arguments, partial(_print_errors, result), metrics), code)
-
-
-def _print_errors(result: Comparison | OverTime) -> None:
-    for log in result.logs:
-        if log.error is not None:
-            log_lines.print_error(f"{log.name}: {log.error}")
-    for log in () if isinstance(result, OverTime) else result.logs:
-        for outcome in log.outcomes:
-            if outcome.fails:
-                log_lines.print_error(f"{log.name}, {outcome.policy}: {outcome.reason}")
-            elif outcome.status is OutcomeStatus.REFUSED:
-                log_lines.print_line(f"refused: {log.name}, {outcome.policy}: {outcome.reason}")
+    if isinstance(result, OverTime):
+        return execution.finish(result, arguments, simulation_metrics)
+    code = execution.FAILED if arguments.strict and result.refused else result.exit_code
+    code = execution.finish(result, arguments, comparison_metrics, code)
+    for line in result.refusals():
+        log_lines.print_line(line)
+    return code
 
 
 main = partial(execution.run_command, OPTIONS, _body)

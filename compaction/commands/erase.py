@@ -5,13 +5,10 @@
 
 from __future__ import annotations
 
-import argparse
 import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from compaction.certifier.certificate import Status
-from compaction.cli import log_lines
 from compaction.commands.runs import done_before, logs_done, main_of, run_on_engine
 from compaction.config.request import CompactionRequest
 from compaction.engine_choice import ENCRYPTED, EngineChoice, surroundings
@@ -23,7 +20,6 @@ from compaction.options.option import CommandOptions
 from compaction.options.table import REPORTED, EraseOptions
 from compaction.options.values import Texts
 from compaction.report import RunReport
-from compaction.screen.amounts import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -141,19 +137,4 @@ def execute(engine: EngineChoice, request: ErasureRequest) -> RunReport:
         return erase_keys(start, request, on_wave=surroundings().on_wave)
 
 
-def _ending(report: RunReport, _: argparse.Namespace) -> None:
-    """Prints which records of the keys remain, if that is the fault, and the remedy."""
-    if not report.exit_code:
-        return
-    hint = "--include-active erases from the last segments, --accept-remaining accepts what remains"
-    certificate = report.erasure.get("certificate", {})
-    if certificate.get("status") == Status.INCOMPLETE.value:
-        message = "records of the keys remain in the log directories"
-        log_lines.print_error(f"{certificate['path']}: certificate: {message}; see the notes; {hint}")
-    elif remaining := report.erasure.get("remaining_records", 0):
-        logs = counted(sum(log.remaining_records > 0 for log in report.logs), "log")
-        records = f"{counted(remaining, 'record')} of these keys {'remains' if remaining == 1 else 'remain'}"
-        log_lines.print_error(f"{records} in the last segment of {logs}; {hint}")
-
-
-main = main_of(OPTIONS, _ending)
+main = main_of(OPTIONS)

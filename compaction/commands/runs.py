@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from compaction import __version__
-from compaction.cli import execution
+from compaction.cli import execution, log_lines
 from compaction.config.entries import TOPIC_ENTRIES
 from compaction.config.request import CompactionRequest
 from compaction.config.resolver import BROKER_ATTRIBUTES, TOPIC_ATTRIBUTES
@@ -30,6 +30,7 @@ from compaction.exports import FORMAT, LAYOUTS, ExportTarget, TargetOptions
 from compaction.files.filesystem import storage_of
 from compaction.files.local import LocalFileSystem
 from compaction.files.uri import SPOOL, layout_of, options_of, parse_uri
+from compaction.metrics import open_metrics
 from compaction.options.inputs import Inputs, check_output_dir, join_tail, read_resolver, read_selector
 from compaction.options.option import CommandOptions
 from compaction.options.table import JSON
@@ -138,21 +139,32 @@ def logs_done(engine: EngineChoice, inputs: Inputs, report: RunReport) -> RunRep
     return report
 
 
-def main_of(
-    options: CommandOptions[Any], ending: Callable[[RunReport, argparse.Namespace], object] = lambda *_: None
-) -> Callable[..., int]:
-    """The ``main`` of a command whose function returns a ``RunReport``.
-
-    :param ending: called at the end with the report, to print what else it has
-    """
+def main_of(options: CommandOptions[Any]) -> Callable[..., int]:
+    """The ``main`` of a command whose function returns a ``RunReport``."""
 
     def body(arguments: argparse.Namespace) -> int:
         codes: list[int] = []
-        with in_command(on_report=lambda report: codes.append(execution.write_report(report, arguments))):
+
+        def write(report: RunReport) -> None:
+            if report.done_before:
+                # the report of the run that made the output is kept
+                kept = arguments.report and f'"as_of_ms": {report.as_of_ms},' in execution.text_of(arguments.report)
+                vars(arguments).update(html=None, metrics=None, **({"report": None} if kept else {}))
+            codes.append(execution.finish(report, arguments, open_metrics))
+
+        with in_command(on_report=write):
             report: RunReport = options.run(vars(arguments))
         if report.written and arguments.output != JSON:
             print(printable(report.written))
-        ending(report, arguments)
+        log_lines.end_steps()
+        for verification in report.verified:
+            if arguments.output == JSON:
+                # standard output has the document of the run
+                log_lines.print_line(str(verification))
+            else:
+                verification.print_on(execution.screen(arguments))
+            for line in verification.errors():
+                log_lines.print_error(line)
         # also if a report could not be written, or the logs were verified since
         return max(*codes, report.exit_code)
 

@@ -234,6 +234,10 @@ class OverTime(PageResult):
         """1 if a log has no figures, else 0."""
         return int(self.status is RunStatus.FAILED)
 
+    def errors(self) -> Iterator[str]:
+        """See ``Result``."""
+        return (f"{log.name}: {log.error}" for log in self.logs if log.error is not None)
+
     def totals(self, logs: Sequence[SimulatedLog] | None = None) -> tuple[Effect, ...]:
         """The sums per policy, in the order of ``policies``, by default over all logs with figures."""
         summed = self.shown if logs is None else logs
