@@ -15,7 +15,6 @@ from compaction.engine_choice import ENCRYPTED, EngineChoice, surroundings
 from compaction.errors import UsageError
 from compaction.files.text_files import check_writable
 from compaction.options.inputs import Inputs, read_request, read_selector, with_output
-from compaction.options.keys import erased_keys, read_keys, read_sealed
 from compaction.options.option import CommandOptions
 from compaction.options.table import REPORTED, EraseOptions
 from compaction.options.values import Texts
@@ -82,6 +81,8 @@ def erase(log_dirs: Texts, **options: Unpack[EraseOptions]) -> RunReport:
 
 
 def _run(engine: EngineChoice, inputs: Inputs) -> RunReport:
+    from compaction.options.keys import erased_keys
+
     request = _request(inputs)
     if inputs["certificate"] is not None:
         path: str = inputs["certificate"]
@@ -102,6 +103,7 @@ def _request(inputs: Inputs) -> ErasureRequest:
     """
     from compaction.erasure.erase_keys import ErasureRequest
     from compaction.erasure.find_matches import Erasure
+    from compaction.options.keys import read_keys
 
     (criteria, places), salt = read_keys(inputs), secrets.token_bytes(16)
     base = with_output(inputs, read_request(inputs))
@@ -123,6 +125,8 @@ def _certified_salt(path: str, criteria: KeyCriteria) -> bytes | None:
 
     :raises CompactionError: the certificate has changed since it was written
     """
+    from compaction.options.keys import read_sealed
+
     try:
         return bytes.fromhex(read_sealed(path, criteria)["salt"])
     except UsageError:

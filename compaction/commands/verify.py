@@ -30,7 +30,6 @@ from compaction.options.inputs import (
     read_resolver,
     read_selector,
 )
-from compaction.options.keys import erased_keys, read_keys, read_sealed
 from compaction.options.option import CommandOptions
 from compaction.options.table import HTML, MESSAGES, OUTPUT, QUIET, REPORT, SIDES, WHY, VerifyOptions
 from compaction.options.values import Texts
@@ -156,6 +155,7 @@ def _with_certificate(inputs: Inputs, request: VerifyRequest) -> tuple[VerifyReq
     :raises CompactionError: the certificate has changed since it was written
     """
     from compaction.certifier.erasure_certificate import TOMBSTONE, refused_logs, selected_logs
+    from compaction.options.keys import erased_keys, read_keys, read_sealed
 
     criteria, _ = read_keys(inputs)
     certificate = read_sealed(inputs["certificate"], criteria)
