@@ -39,27 +39,6 @@ from compaction.report import RunReport
 from compaction.screen.steps import step
 
 
-def in_layout(inputs: Inputs, run: Callable[[Inputs], RunReport]) -> RunReport:
-    """Runs a command, and writes its copy in the requested layout if no log failed; the report has the result.
-
-    :raises UsageError: options contradict each other, losses were not accepted, or the target is not empty
-    """
-    layout = inputs["output_layout"]
-    if layout is None:
-        return run(inputs)
-    target = _target(inputs)
-    if inputs["dry_run"]:
-        return run(inputs)
-    with _scratch(inputs, target) as scratch:
-        copy = str(Path(scratch) / "copy")
-        report = run(inputs.having(output_dir=copy))
-        if report.exit_code:
-            return report
-        step(f"writing the output in layout {layout}")
-        written = target.write(copy, inputs.now_ms)
-    return replace(report, written=f"{target.path}: {LAYOUTS[layout].title} of {written}")
-
-
 def _scratch(inputs: Inputs, target: ExportTarget) -> AbstractContextManager[str]:
     from compaction.exports.new_export import staging_directory
     from compaction.files.calls import temporary_directory
@@ -123,13 +102,25 @@ def run_on_engine(
     work: Callable[[EngineChoice, Inputs], RunReport],
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> RunReport:
-    """Runs a command on the requested engine, and writes its copy in the requested layout.
+    """Runs a command on the requested engine, and writes its copy in the requested layout if no log failed; the report has the
+    result.
 
     :param settings: settings of a Spark session that is started
+    :raises UsageError: options contradict each other, losses were not accepted, or the target is not empty
     """
-    target = inputs["output_dir"]
-    with chosen(inputs, settings, to_store=target is not None and storage_of(target).round_trips) as engine:
-        return in_layout(inputs, partial(work, engine))
+    output_dir, layout = inputs["output_dir"], inputs["output_layout"]
+    with chosen(inputs, settings, to_store=output_dir is not None and storage_of(output_dir).round_trips) as engine:
+        target = None if layout is None else _target(inputs)
+        if target is None or inputs["dry_run"]:
+            return work(engine, inputs)
+        with _scratch(inputs, target) as scratch:
+            copy = str(Path(scratch) / "copy")
+            report = work(engine, inputs.having(output_dir=copy))
+            if report.exit_code:
+                return report
+            step(f"writing the output in layout {layout}")
+            written = target.write(copy, inputs.now_ms)
+    return replace(report, written=f"{target.path}: {LAYOUTS[layout].title} of {written}")
 
 
 def logs_done(engine: EngineChoice, inputs: Inputs, report: RunReport) -> RunReport:

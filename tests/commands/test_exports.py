@@ -14,6 +14,7 @@ from compaction.cli.console import main
 from compaction.cli.parser import Parser
 from compaction.commands import compact, runs, verify
 from compaction.config.request import CompactionRequest
+from compaction.engine_choice import EngineChoice
 from compaction.exports.backup_writer import BackupTarget
 from compaction.files import data_keys
 from compaction.files.calls import KEYS_VARIABLE
@@ -263,7 +264,7 @@ def test_the_copy_is_beside_the_target_or_where_segments_are_converted(sets: Pat
     source = f"backup+file://{sets}/zstd?spool={tmp_path}/spool"
     copies: list[str] = []
 
-    def body(given: Inputs) -> RunReport:
+    def body(_: EngineChoice, given: Inputs) -> RunReport:
         copies.append(str(given["output_dir"]))
         assert Path(copies[0]).parent.stat().st_mode & 0o777 == 0o700
         return RunReport("r", 1, False, (LogReport("orders", 0, source, LogStatus.FAILED, "damaged"),))
@@ -273,7 +274,7 @@ def test_the_copy_is_beside_the_target_or_where_segments_are_converted(sets: Pat
     left.mkdir()
     given = Parser(compact.OPTIONS).parse_args(options)
     inputs = Inputs.of(compact.OPTIONS, compact.OPTIONS.complete(vars(given)), log_dirs=given.log_dirs)
-    assert runs.in_layout(inputs, body).exit_code == 1
+    assert runs.run_on_engine(inputs, body).exit_code == 1
     assert copies[0].startswith(f"{tmp_path}/.new.copy.")
     assert list(tmp_path.iterdir()) == []
     with runs._scratch(inputs, BackupTarget("s3://bucket/new")) as scratch:
