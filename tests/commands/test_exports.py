@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,6 @@ from tests.exports.exports import (
     no_exports_known,
     objects,
     require_cryptography,
-    source,
     upload,
 )
 from tests.golden import unpack_backup_sets
@@ -42,31 +40,7 @@ from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import files
 from tests.object_store.local_run import COMPACT, NOW_MS, figures, run
 
-__all__ = ["no_exports_known", "objects", "source"]
-
-
-@pytest.fixture
-def log_dir(source: Path, tmp_path: Path) -> Path:
-    """A log directory that has the exported log only."""
-    shutil.copytree(source, tmp_path / "log-dir" / LOG_NAME)
-    return tmp_path / "log-dir"
-
-
-@pytest.mark.parametrize("coding", CODINGS)
-def test_a_compacted_copy_of_an_export_is_that_of_the_log_directory(
-    coding: str, objects: Path, log_dir: Path, tmp_path: Path
-) -> None:
-    if "encrypted" in coding:
-        require_cryptography()
-    address = f"aiven+file://{objects}/{coding}"
-    before = files(objects)
-    there = run("--log-dir", address, "--output-dir", tmp_path / "there", *COMPACT)
-    here = run("--log-dir", log_dir, "--output-dir", tmp_path / "here", *COMPACT)
-    assert figures(there) == figures(here) != []
-    assert [log.status.value for log in there.logs] == ["cleaned"]
-    assert files(tmp_path / "there") == files(tmp_path / "here")
-    assert files(objects) == before
-    assert figures(run("--log-dir", address, "--dry-run", *COMPACT)) == figures(here)
+__all__ = ["no_exports_known", "objects"]
 
 
 def test_keys_are_given_in_toml(objects: Path, tmp_path: Path) -> None:
