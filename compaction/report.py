@@ -277,6 +277,31 @@ class RunReport(PageResult):
         return 1 if failed or any(verification.exit_code for verification in self.verified) else 0
 
     @property
+    def is_private(self) -> bool:
+        """An erasure has salted hashes of keys, and short keys can be guessed from them."""
+        return bool(self.erasure)
+
+    def errors(self) -> Iterator[str]:
+        """See ``Result``: each reason with a log that failed for it; records of erased keys that remain, with the remedy."""
+        failed: dict[str, list[str]] = {}
+        for log in self.logs:
+            if log.status is LogStatus.FAILED:
+                failed.setdefault(log.reason, []).append(log.name)
+        for reason, (name, *others) in failed.items():
+            yield f"{name}{f' and {len(others):,} more' if others else ''}: {reason}"
+        if not self.exit_code:
+            return
+        hint = "--include-active erases from the last segments, --accept-remaining accepts what remains"
+        certificate = self.erasure.get("certificate", {})
+        if certificate.get("status") == INCOMPLETE:
+            message = "records of the keys remain in the log directories"
+            yield f"{certificate['path']}: certificate: {message}; see the notes; {hint}"
+        elif remaining := self.erasure.get("remaining_records", 0):
+            logs = counted(sum(log.remaining_records > 0 for log in self.logs), "log")
+            verb = "remains" if remaining == 1 else "remain"
+            yield f"{counted(remaining, 'record')} of these keys {verb} in the last segment of {logs}; {hint}"
+
+    @property
     def _erased(self) -> bool:
         """Whether an erasure has done all that the call demands; a dry run demands nothing."""
         certified = self.erasure.get("certificate", {}).get("status", HOLDS)

@@ -35,9 +35,18 @@ class Result:
         """The exit code of the command."""
         raise NotImplementedError
 
+    @property
+    def is_private(self) -> bool:
+        """Whether only the user may read the files of the result."""
+        return False
+
     def lines(self, style: Style | None = None) -> Iterable[Line]:
         """The result as lines of text."""
         raise NotImplementedError
+
+    def errors(self) -> Iterable[str]:
+        """The lines of standard error: what has failed, and why."""
+        return ()
 
     def print_on(self, screen: Screen) -> None:
         """Print it by the options of the screen: everything, the largest effects, or the last line."""

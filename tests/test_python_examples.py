@@ -89,7 +89,6 @@ def test_an_erased_person_does_not_come_back_with_a_restored_backup(place: Path)
 def test_the_size_of_a_topic_is_shown_now_and_later(place: Path) -> None:
     shown = follow("topic-size.md", place)
     assert re.search(r"^orders +bytes", shown, re.MULTILINE)
-    assert "within 200.0 GiB" in shown or "within 214.7 GB" in shown
     assert (place / "size.html").stat().st_size > 10_000
 
 

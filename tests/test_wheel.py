@@ -53,13 +53,6 @@ def wheel(packages: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def sdist(packages: Path) -> Path:
-    """The source distribution of this checkout."""
-    (made,) = packages.glob("*.tar.gz")
-    return made
-
-
-@pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of commands of an environment with the wheel, which uses the libraries of this one."""
     place = tmp_path_factory.mktemp("installed")
@@ -104,8 +97,8 @@ def test_completion_and_the_data_source_come_with_the_wheel(installed: Path, tmp
     assert file.startswith(str(installed.parent))
 
 
-def test_the_source_distribution_has_what_the_checkout_has(sdist: Path) -> None:
-    with tarfile.open(sdist) as archive:
+def test_the_source_distribution_has_what_the_checkout_has(packages: Path) -> None:
+    with tarfile.open(next(packages.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     tracked = call("git", "ls-files", cwd=ROOT).splitlines() if (ROOT / ".git").exists() else []
     assert set(tracked) - names <= {".editorconfig"}

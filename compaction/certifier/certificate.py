@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -279,6 +279,12 @@ class VerifyReport(PageResult):
         for text in [*logs, *directories, *elsewhere, *versions, *certificate, self.summary()]:
             indent = len(text) - len(text.lstrip())
             yield from wrapped(text.strip(), style or Style(), indent=indent, hanging=4)
+
+    def errors(self) -> Iterator[str]:
+        """See ``Result``: the first violation of each log and directory."""
+        failed = (Status.VIOLATED, Status.FAILED, Status.INCOMPLETE)
+        yield from (error_line(log) for log in self.logs if log.status in failed)
+        yield from (directory.lines()[0] for directory in self.directories)
 
     @property
     def matches(self) -> bool:

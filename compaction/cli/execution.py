@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +27,7 @@ from compaction.files.text_files import NEW_FILE, PRIVATE, check_writable, write
 from compaction.metrics import open_metrics, with_last_success
 from compaction.options.option import CommandOptions
 from compaction.options.table import JSON
-from compaction.report import LogStatus, RunReport
+from compaction.report import RunReport
 from compaction.results import PageResult, Result
 from compaction.screen.text_table import Screen
 
@@ -112,7 +112,7 @@ def _write_metrics(path: str | None, report: RunReport) -> None:
 
 def metrics_text(path: str, text: str, *, success: bool) -> str:
     """The metrics for a file, with the time of the last success, this one's or that in the file."""
-    return with_last_success(text, _text_of(path), time.time() if success else None)
+    return with_last_success(text, text_of(path), time.time() if success else None)
 
 
 def _error_text(error: BaseException) -> str:
@@ -122,7 +122,8 @@ def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {first_line}; {_TRACE}"
 
 
-def _text_of(file: str) -> str:
+def text_of(file: str) -> str:
+    """The text of a file that an earlier run may have written; empty if there is none."""
     try:
         return Path(file).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -142,57 +143,32 @@ def screen(arguments: argparse.Namespace) -> Screen:
 
 
 def finish(
-    result: Result,
-    arguments: argparse.Namespace,
-    print_errors: Callable[[], object] = lambda: None,
-    metrics: Callable[[], str] | None = None,
-    mode: int = NEW_FILE,
-    files: Collection[str] = ("report", "metrics", "html"),
+    result: Result, arguments: argparse.Namespace, metrics: Callable[[Any], str] | None = None, code: int | None = None
 ) -> int:
-    """Ends a command: writes its files, then prints; returns the exit code, that of the result if all files are written. A file
-    that cannot be written is an error, and the other files are still written.
+    """Ends a command: writes its files, then prints; returns the exit code. A file that cannot be written is an error, and the
+    other files are still written.
 
-    :param mode: permissions of the files
-    :param files: the options whose files are written if they are given
+    :param metrics: the OpenMetrics text of the result
+    :param code: the exit code if all files are written, by default that of the result
     """
     log_lines.end_steps()
-    texts = {"report": result.to_json, "metrics": metrics, "html": result.to_html if isinstance(result, PageResult) else None}
+    code, files = result.exit_code if code is None else code, vars(arguments)
+    texts = {"report": result.to_json}
+    if isinstance(result, PageResult):
+        texts["html"] = result.to_html
+    if metrics is not None:
+        texts["metrics"] = lambda: metrics_text(files["metrics"], metrics(result), success=code == 0)
     failures = []
-    for path, text in ((getattr(arguments, option, None), texts[option]) for option in files):
+    for option, text in texts.items():
         try:
-            if path is not None and text is not None:
-                write_text(path, text(), mode)
+            if files.get(option) is not None:
+                write_text(files[option], text(), PRIVATE if result.is_private else NEW_FILE)
         except StorageError as error:
-            failures.append(error)
+            failures.append(error.describe())
     if arguments.output == JSON:
         sys.stdout.write(result.to_json())
     else:
         result.print_on(screen(arguments))
-    print_errors()
-    for failure in failures:
-        log_lines.print_error(failure.describe())
-    return FAILED if failures else result.exit_code
-
-
-def write_report(report: RunReport, arguments: argparse.Namespace) -> int:
-    """Writes a report and its metrics to files and prints it; returns the exit code of the run."""
-
-    def print_errors() -> None:
-        failed: dict[str, list[str]] = {}
-        for log in report.logs:
-            if log.status is LogStatus.FAILED:
-                failed.setdefault(log.reason, []).append(log.name)
-        for reason, (name, *others) in failed.items():
-            log_lines.print_error(f"{name}{f' and {len(others):,} more' if others else ''}: {reason}")
-
-    def metrics() -> str:
-        return metrics_text(arguments.metrics, open_metrics(report), success=report.exit_code == 0)
-
-    # the report of an erasure has salted hashes of keys, and short keys can be guessed from them
-    mode = PRIVATE if report.erasure else NEW_FILE
-    files = ["report", "html", "metrics"]
-    if report.done_before:
-        # the report of the run that made the output is kept
-        has_report = arguments.report and f'"as_of_ms": {report.as_of_ms},' in _text_of(arguments.report)
-        files = [] if has_report else ["report"]
-    return finish(report, arguments, print_errors, metrics, mode, files)
+    for line in (*result.errors(), *failures):
+        log_lines.print_error(line)
+    return FAILED if failures else code

@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from compaction.cli import execution, log_lines
 from compaction.commands.runs import done_before, logs_done, main_of, report_without_logs, run_on_engine
 from compaction.config.request import Budget, CompactionRequest
 from compaction.engine_choice import ENCRYPTED, EngineChoice, surroundings
@@ -18,7 +16,7 @@ from compaction.errors import CompactionError
 from compaction.names import TopicPartition
 from compaction.options.inputs import Inputs, read_request, with_output
 from compaction.options.option import CommandOptions
-from compaction.options.table import JSON, REPORTED, CompactOptions
+from compaction.options.table import REPORTED, CompactOptions
 from compaction.options.values import Texts, read_duration, read_share, read_size
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.screen.amounts import counted
@@ -159,21 +157,4 @@ def _check_copy(
     verified.append(report)
 
 
-def _ending(report: RunReport, arguments: argparse.Namespace) -> None:
-    """Prints the certificates of ``--verify``."""
-    from compaction.certifier.certificate import VerifyReport
-    from compaction.commands.verify import print_errors
-
-    verifications = [verification for verification in report.verified if isinstance(verification, VerifyReport)]
-    for verification in verifications:
-        # standard output may have a document
-        if arguments.output == JSON:
-            log_lines.print_line(str(verification))
-    for verification in verifications:
-        log_lines.end_steps()
-        if arguments.output != JSON:
-            verification.print_on(execution.screen(arguments))
-        print_errors(verification)
-
-
-main = main_of(OPTIONS, _ending)
+main = main_of(OPTIONS)

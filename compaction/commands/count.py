@@ -7,7 +7,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING
 
-from compaction.cli import execution, log_lines
+from compaction.cli import execution
 from compaction.counting.count_report import CountReport
 from compaction.engine_choice import ENCRYPTED, chosen
 from compaction.files.mixed import file_system
@@ -111,13 +111,7 @@ def count(log_dirs: Texts, **options: Unpack[CountOptions]) -> CountReport:
 
 
 def _body(arguments: argparse.Namespace) -> int:
-    report: CountReport = OPTIONS.run(vars(arguments))
-
-    def print_errors() -> None:
-        for log in report.failed:
-            log_lines.print_error(f"{log.location.topic_partition}: {log.error}")
-
-    return execution.finish(report, arguments, print_errors)
+    return execution.finish(OPTIONS.run(vars(arguments)), arguments)
 
 
 main = partial(execution.run_command, OPTIONS, _body)

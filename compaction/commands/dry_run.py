@@ -28,8 +28,8 @@ from compaction.options.table import (
     REPORT,
     DryRunOptions,
 )
-from compaction.options.values import Texts, read_duration, read_size
-from compaction.policies.comparison import Comparison, OutcomeStatus, comparison_metrics
+from compaction.options.values import Texts, read_duration
+from compaction.policies.comparison import Comparison, comparison_metrics
 from compaction.policies.result import OverTime, simulation_metrics
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ indexes and batch headers.
 With --over-time, simulate the policies from the first record to the present: what each of them, had
 it been in force, would have made of the records that arrived. It shows sizes through time, what the
 cleaner reads and writes, and how long superseded and deleted records remain. --ahead goes on after
-the present with the arrivals of the last days, --fit finds settings that remain within a size.
+the present with the arrivals of the last days.
 """
 
 _EPILOG = f"""\
@@ -93,8 +93,8 @@ def dry_run(log_dirs: Texts, **options: Unpack[DryRunOptions]) -> Comparison | O
     The parameters are the options of ``kafka-log-compaction dry-run``, see ``compact``.
 
     :param policies: each as text or as settings by name; by default ``configured``
-    :param over_time: simulate the policies since the first record; ``every``, ``ahead`` and ``fit`` are text as in the options,
-        or numbers of milliseconds and bytes
+    :param over_time: simulate the policies since the first record; ``every`` and ``ahead`` are text as in the options, or
+        numbers of milliseconds
     :raises UsageError: an argument is invalid
     :raises CompactionError: a directory cannot be read; a log that fails is in the result
     """
@@ -140,7 +140,7 @@ def _span(inputs: Inputs) -> Span:
     if first_ms is not None and first_ms >= end_ms:
         raise UsageError("--from is not before the end of the time that is shown", hint="give an earlier time")
     every_ms, ahead_ms = read_duration("--every", inputs["every"]), read_duration("--ahead", inputs["ahead"])
-    return Span(first_ms, last_ms, every_ms, ahead_ms or 0, read_size("--fit", inputs["fit"]))
+    return Span(first_ms, last_ms, every_ms, ahead_ms or 0)
 
 
 def _explain(arguments: argparse.Namespace) -> int:
@@ -157,26 +157,13 @@ def _body(arguments: argparse.Namespace) -> int:
     if arguments.explain:
         return _explain(arguments)
     result: Comparison | OverTime = OPTIONS.run(vars(arguments))
-    refuses = not isinstance(result, OverTime) and result.refused > 0
-    code = result.exit_code or (execution.FAILED if arguments.strict and refuses else 0)
-
-    def metrics() -> str:
-        text = simulation_metrics(result) if isinstance(result, OverTime) else comparison_metrics(result)
-        return execution.metrics_text(arguments.metrics, text, success=code == 0)
-
-    return max(execution.finish(result, arguments, partial(_print_errors, result), metrics), code)
-
-
-def _print_errors(result: Comparison | OverTime) -> None:
-    for log in result.logs:
-        if log.error is not None:
-            log_lines.print_error(f"{log.name}: {log.error}")
-    for log in () if isinstance(result, OverTime) else result.logs:
-        for outcome in log.outcomes:
-            if outcome.fails:
-                log_lines.print_error(f"{log.name}, {outcome.policy}: {outcome.reason}")
-            elif outcome.status is OutcomeStatus.REFUSED:
-                log_lines.print_line(f"refused: {log.name}, {outcome.policy}: {outcome.reason}")
+    if isinstance(result, OverTime):
+        return execution.finish(result, arguments, simulation_metrics)
+    code = execution.FAILED if arguments.strict and result.refused else result.exit_code
+    code = execution.finish(result, arguments, comparison_metrics, code)
+    for line in result.refusals():
+        log_lines.print_line(line)
+    return code
 
 
 main = partial(execution.run_command, OPTIONS, _body)

@@ -5,25 +5,20 @@
 
 from __future__ import annotations
 
-import argparse
 import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from compaction.certifier.certificate import Status
-from compaction.cli import log_lines
 from compaction.commands.runs import done_before, logs_done, main_of, run_on_engine
 from compaction.config.request import CompactionRequest
 from compaction.engine_choice import ENCRYPTED, EngineChoice, surroundings
 from compaction.errors import UsageError
 from compaction.files.text_files import check_writable
 from compaction.options.inputs import Inputs, read_request, read_selector, with_output
-from compaction.options.keys import erased_keys, read_keys, read_sealed
 from compaction.options.option import CommandOptions
 from compaction.options.table import REPORTED, EraseOptions
 from compaction.options.values import Texts
 from compaction.report import RunReport
-from compaction.screen.amounts import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -86,6 +81,8 @@ def erase(log_dirs: Texts, **options: Unpack[EraseOptions]) -> RunReport:
 
 
 def _run(engine: EngineChoice, inputs: Inputs) -> RunReport:
+    from compaction.options.keys import erased_keys
+
     request = _request(inputs)
     if inputs["certificate"] is not None:
         path: str = inputs["certificate"]
@@ -106,6 +103,7 @@ def _request(inputs: Inputs) -> ErasureRequest:
     """
     from compaction.erasure.erase_keys import ErasureRequest
     from compaction.erasure.find_matches import Erasure
+    from compaction.options.keys import read_keys
 
     (criteria, places), salt = read_keys(inputs), secrets.token_bytes(16)
     base = with_output(inputs, read_request(inputs))
@@ -127,6 +125,8 @@ def _certified_salt(path: str, criteria: KeyCriteria) -> bytes | None:
 
     :raises CompactionError: the certificate has changed since it was written
     """
+    from compaction.options.keys import read_sealed
+
     try:
         return bytes.fromhex(read_sealed(path, criteria)["salt"])
     except UsageError:
@@ -141,19 +141,4 @@ def execute(engine: EngineChoice, request: ErasureRequest) -> RunReport:
         return erase_keys(start, request, on_wave=surroundings().on_wave)
 
 
-def _ending(report: RunReport, _: argparse.Namespace) -> None:
-    """Prints which records of the keys remain, if that is the fault, and the remedy."""
-    if not report.exit_code:
-        return
-    hint = "--include-active erases from the last segments, --accept-remaining accepts what remains"
-    certificate = report.erasure.get("certificate", {})
-    if certificate.get("status") == Status.INCOMPLETE.value:
-        message = "records of the keys remain in the log directories"
-        log_lines.print_error(f"{certificate['path']}: certificate: {message}; see the notes; {hint}")
-    elif remaining := report.erasure.get("remaining_records", 0):
-        logs = counted(sum(log.remaining_records > 0 for log in report.logs), "log")
-        records = f"{counted(remaining, 'record')} of these keys {'remains' if remaining == 1 else 'remain'}"
-        log_lines.print_error(f"{records} in the last segment of {logs}; {hint}")
-
-
-main = main_of(OPTIONS, _ending)
+main = main_of(OPTIONS)

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from compaction import __version__
-from compaction.cli import execution
+from compaction.cli import execution, log_lines
 from compaction.config.entries import TOPIC_ENTRIES
 from compaction.config.request import CompactionRequest
 from compaction.config.resolver import BROKER_ATTRIBUTES, TOPIC_ATTRIBUTES
@@ -30,33 +30,13 @@ from compaction.exports import FORMAT, LAYOUTS, ExportTarget, TargetOptions
 from compaction.files.filesystem import storage_of
 from compaction.files.local import LocalFileSystem
 from compaction.files.uri import SPOOL, layout_of, options_of, parse_uri
+from compaction.metrics import open_metrics
 from compaction.options.inputs import Inputs, check_output_dir, join_tail, read_resolver, read_selector
 from compaction.options.option import CommandOptions
 from compaction.options.table import JSON
 from compaction.printable import printable
 from compaction.report import RunReport
 from compaction.screen.steps import step
-
-
-def in_layout(inputs: Inputs, run: Callable[[Inputs], RunReport]) -> RunReport:
-    """Runs a command, and writes its copy in the requested layout if no log failed; the report has the result.
-
-    :raises UsageError: options contradict each other, losses were not accepted, or the target is not empty
-    """
-    layout = inputs["output_layout"]
-    if layout is None:
-        return run(inputs)
-    target = _target(inputs)
-    if inputs["dry_run"]:
-        return run(inputs)
-    with _scratch(inputs, target) as scratch:
-        copy = str(Path(scratch) / "copy")
-        report = run(inputs.having(output_dir=copy))
-        if report.exit_code:
-            return report
-        step(f"writing the output in layout {layout}")
-        written = target.write(copy, inputs.now_ms)
-    return replace(report, written=f"{target.path}: {LAYOUTS[layout].title} of {written}")
 
 
 def _scratch(inputs: Inputs, target: ExportTarget) -> AbstractContextManager[str]:
@@ -122,13 +102,25 @@ def run_on_engine(
     work: Callable[[EngineChoice, Inputs], RunReport],
     settings: Mapping[str, str] = MappingProxyType({}),
 ) -> RunReport:
-    """Runs a command on the requested engine, and writes its copy in the requested layout.
+    """Runs a command on the requested engine, and writes its copy in the requested layout if no log failed; the report has the
+    result.
 
     :param settings: settings of a Spark session that is started
+    :raises UsageError: options contradict each other, losses were not accepted, or the target is not empty
     """
-    target = inputs["output_dir"]
-    with chosen(inputs, settings, to_store=target is not None and storage_of(target).round_trips) as engine:
-        return in_layout(inputs, partial(work, engine))
+    output_dir, layout = inputs["output_dir"], inputs["output_layout"]
+    with chosen(inputs, settings, to_store=output_dir is not None and storage_of(output_dir).round_trips) as engine:
+        target = None if layout is None else _target(inputs)
+        if target is None or inputs["dry_run"]:
+            return work(engine, inputs)
+        with _scratch(inputs, target) as scratch:
+            copy = str(Path(scratch) / "copy")
+            report = work(engine, inputs.having(output_dir=copy))
+            if report.exit_code:
+                return report
+            step(f"writing the output in layout {layout}")
+            written = target.write(copy, inputs.now_ms)
+    return replace(report, written=f"{target.path}: {LAYOUTS[layout].title} of {written}")
 
 
 def logs_done(engine: EngineChoice, inputs: Inputs, report: RunReport) -> RunReport:
@@ -138,21 +130,32 @@ def logs_done(engine: EngineChoice, inputs: Inputs, report: RunReport) -> RunRep
     return report
 
 
-def main_of(
-    options: CommandOptions[Any], ending: Callable[[RunReport, argparse.Namespace], object] = lambda *_: None
-) -> Callable[..., int]:
-    """The ``main`` of a command whose function returns a ``RunReport``.
-
-    :param ending: called at the end with the report, to print what else it has
-    """
+def main_of(options: CommandOptions[Any]) -> Callable[..., int]:
+    """The ``main`` of a command whose function returns a ``RunReport``."""
 
     def body(arguments: argparse.Namespace) -> int:
         codes: list[int] = []
-        with in_command(on_report=lambda report: codes.append(execution.write_report(report, arguments))):
+
+        def write(report: RunReport) -> None:
+            if report.done_before:
+                # the report of the run that made the output is kept
+                kept = arguments.report and f'"as_of_ms": {report.as_of_ms},' in execution.text_of(arguments.report)
+                vars(arguments).update(html=None, metrics=None, **({"report": None} if kept else {}))
+            codes.append(execution.finish(report, arguments, open_metrics))
+
+        with in_command(on_report=write):
             report: RunReport = options.run(vars(arguments))
         if report.written and arguments.output != JSON:
             print(printable(report.written))
-        ending(report, arguments)
+        log_lines.end_steps()
+        for verification in report.verified:
+            if arguments.output == JSON:
+                # standard output has the document of the run
+                log_lines.print_line(str(verification))
+            else:
+                verification.print_on(execution.screen(arguments))
+            for line in verification.errors():
+                log_lines.print_error(line)
         # also if a report could not be written, or the logs were verified since
         return max(*codes, report.exit_code)
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from compaction.certifier.certificate import Status, VerifyReport, error_line
+from compaction.certifier.certificate import VerifyReport
 from compaction.certifier.find_pairs import VerifyRequest
-from compaction.cli import execution, log_lines
+from compaction.cli import execution
 from compaction.commands.runs import provenance
 from compaction.engine_choice import ENCRYPTED, EngineChoice, chosen
 from compaction.errors import UsageError
@@ -30,7 +30,6 @@ from compaction.options.inputs import (
     read_resolver,
     read_selector,
 )
-from compaction.options.keys import erased_keys, read_keys, read_sealed
 from compaction.options.option import CommandOptions
 from compaction.options.table import HTML, MESSAGES, OUTPUT, QUIET, REPORT, SIDES, WHY, VerifyOptions
 from compaction.options.values import Texts
@@ -156,6 +155,7 @@ def _with_certificate(inputs: Inputs, request: VerifyRequest) -> tuple[VerifyReq
     :raises CompactionError: the certificate has changed since it was written
     """
     from compaction.certifier.erasure_certificate import TOMBSTONE, refused_logs, selected_logs
+    from compaction.options.keys import erased_keys, read_keys, read_sealed
 
     criteria, _ = read_keys(inputs)
     certificate = read_sealed(inputs["certificate"], criteria)
@@ -183,20 +183,9 @@ def _shared_locks(request: VerifyRequest) -> AbstractContextManager[object]:
     return access(file_system(log_dirs), log_dirs, Purpose.SHARE)
 
 
-def print_errors(report: VerifyReport) -> None:
-    """Prints a line for each log that does not hold."""
-    log_lines.end_steps()
-    for log in report.logs:
-        if log.status in (Status.VIOLATED, Status.FAILED, Status.INCOMPLETE):
-            log_lines.print_error(error_line(log))
-    for directory in report.directories:
-        log_lines.print_error(directory.lines()[0])
-
-
 def _body(arguments: argparse.Namespace) -> int:
     if arguments.why is None:
-        report: VerifyReport = OPTIONS.run(vars(arguments))
-        return execution.finish(report, arguments, partial(print_errors, report))
+        return execution.finish(OPTIONS.run(vars(arguments)), arguments)
     inputs = Inputs.of(OPTIONS, OPTIONS.complete(vars(arguments)), **{name: vars(arguments)[name] for name in SIDES})
     log, offset = _read_why(arguments.why)
     request = _request(inputs, log)

@@ -72,14 +72,13 @@ class Span:
     """The time that a simulation shows, ms since the epoch; ``None``: from the first record, up to the present.
 
     ``period_ms``: the time between two samples; ``None``: a day, or less if there are few days. ``ahead_ms``: how long it goes
-    on after the present. ``fit_bytes``: the size within which the logs must remain.
+    on after the present.
     """
 
     first_ms: int | None = None
     last_ms: int | None = None
     period_ms: int | None = None
     ahead_ms: int = 0
-    fit_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -188,6 +188,10 @@ class CountReport(PageResult):
         """The logs that could not be read."""
         return [log for log in self.plan.logs if log.error is not None]
 
+    def errors(self) -> Iterator[str]:
+        """See ``Result``."""
+        return (f"{log.location.topic_partition}: {log.error}" for log in self.failed)
+
     def to_dict(self) -> dict[str, Any]:
         topics = [_topic_json(topic, self) for topic in self.plan.topics]
         return {"schema_version": 1, "isolation_level": self.isolation_level, "topics": topics}
@@ -207,7 +211,7 @@ class CountReport(PageResult):
             "as_of_ms": self.as_of_ms,
             "stored": self.stored,
             "about": about,
-            "notes": [f"{log.location.topic_partition}: {log.error}" for log in self.failed],
+            "notes": [*self.errors()],
             "total": {"topics": len(topics), **asdict(total.counts), "keys": keys, "usage": total.usage.to_dict()},
             "topics": [self._named(topic) for topic in largest],
         }

@@ -1,27 +1,28 @@
-"""Reads the selected keys of ``erase``, and of the verification of its certificate."""
+"""Reads the selected keys of ``erase``, and of the verification of its certificate. Commands import it only to read keys."""
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import csv, parquet
+
+from compaction.certifier.erased_keys import ErasedKeys
+from compaction.certifier.erasure_certificate import read_certificate, require_sealed
 from compaction.errors import UsageError
 from compaction.files.text_files import read_text
+from compaction.formats import keys as key_list
+from compaction.formats.keys import KeyCriteria, KeyPattern, KeyPlaces
 from compaction.formats.primitives import FormatError
 from compaction.options.inputs import Inputs
 
-if TYPE_CHECKING:
-    # imported only when keys are read, because most calls have none
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from compaction.certifier.erased_keys import ErasedKeys
-    from compaction.formats.keys import KeyCriteria, KeyPattern, KeyPlaces
-
-    Listed = tuple[pa.Array, NDArray[np.int64]]
+Listed = tuple[pa.Array, NDArray[np.int64]]
 
 
 def read_keys(inputs: Inputs) -> tuple[KeyCriteria, KeyPlaces]:
@@ -29,11 +30,6 @@ def read_keys(inputs: Inputs) -> tuple[KeyCriteria, KeyPlaces]:
 
     :raises UsageError: there are none, or a file or pattern cannot be read
     """
-    import pyarrow as pa
-
-    from compaction.formats import keys as key_list
-    from compaction.formats.keys import KeyCriteria
-
     patterns = tuple(_pattern(pattern) for text in inputs["where"] for pattern in _patterns(text))
     files = {path: _read(path, inputs) for path in dict.fromkeys(inputs["keys"])}
     all_keys = pa.chunked_array([keys for keys, _ in files.values()], pa.binary())
@@ -43,7 +39,7 @@ def read_keys(inputs: Inputs) -> tuple[KeyCriteria, KeyPlaces]:
     criteria = KeyCriteria.of(keys, patterns)
     if not len(criteria.keys) and not patterns:
         raise UsageError("no keys are given", hint="give --keys FILE with at least one key, or --where")
-    return criteria, key_list.KeyPlaces.of(keys, [(path, lines) for path, (_, lines) in files.items()])
+    return criteria, KeyPlaces.of(keys, [(path, lines) for path, (_, lines) in files.items()])
 
 
 def erased_keys(criteria: KeyCriteria, *, tombstones: bool) -> ErasedKeys:
@@ -51,8 +47,6 @@ def erased_keys(criteria: KeyCriteria, *, tombstones: bool) -> ErasedKeys:
 
     :raises UsageError: the certifier does not support a pattern
     """
-    from compaction.certifier.erased_keys import ErasedKeys
-
     try:
         return ErasedKeys(criteria, tombstones)
     except FormatError as error:
@@ -72,8 +66,6 @@ def _patterns(text: str) -> list[str]:
 
 
 def _pattern(text: str) -> KeyPattern:
-    from compaction.formats.keys import KeyPattern
-
     try:
         return KeyPattern.parse(text)
     except (FormatError, UnicodeEncodeError) as error:
@@ -83,8 +75,6 @@ def _pattern(text: str) -> KeyPattern:
 
 def _read(path: str, inputs: Inputs) -> Listed:
     """The keys of a file, and the line of each."""
-    from compaction.formats import keys as key_list
-
     kind, column = inputs["keys_format"], inputs["keys_column"]
     try:
         if column is not None:
@@ -99,12 +89,6 @@ def _read(path: str, inputs: Inputs) -> Listed:
 
 def _column(path: str, name: str, kind: str) -> Listed:
     """The keys of a column of strings, which are decoded like lines, or of bytes."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from compaction.formats import keys as key_list
-
     column = _read_column(path, name).combine_chunks()
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     if not is_text and not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
@@ -120,9 +104,6 @@ def _column(path: str, name: str, kind: str) -> Listed:
 
 
 def _read_column(path: str, name: str) -> pa.ChunkedArray:
-    import pyarrow as pa
-    from pyarrow import csv, parquet
-
     _require_file(path, "--keys")
     try:
         if path.lower().endswith(".parquet"):
@@ -158,8 +139,6 @@ def read_sealed(path: str, criteria: KeyCriteria) -> Mapping[str, Any]:
     :raises UsageError: the file is not a certificate, or it is one of other keys
     :raises CompactionError: the certificate has changed since it was written
     """
-    from compaction.certifier.erasure_certificate import read_certificate, require_sealed
-
     certificate = read_certificate(read_text(path), path)
     require_sealed(certificate, criteria, path)
     return certificate

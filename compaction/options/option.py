@@ -138,7 +138,7 @@ COMBINATIONS = (
     Combination(("over_time",), "--over-time takes neither --explain nor --include-active", "drop one of the options",
                 excluded=("explain", "include_active")),
     *(Combination((name,), f"{flag} is an option of --over-time", "add --over-time", needed=("over_time",)) for name, flag in (
-        ("from_time", "--from"), ("to_time", "--to"), ("every", "--every"), ("ahead", "--ahead"), ("fit", "--fit"))),
+        ("from_time", "--from"), ("to_time", "--to"), ("every", "--every"), ("ahead", "--ahead"))),
     Combination(("to_time",), "--to is a time up to --as-of, and not given with --ahead",
                 "use --ahead for the time after it", excluded=("ahead",)),
     *(Combination((name,), f"{flag} is an option of a count of bytes", "add --bytes", needed=("stored",))

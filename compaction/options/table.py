@@ -55,10 +55,6 @@ def _value(group: str, flag: str, metavar: str | None, text: str, **more: Any) -
     return Option(group, flag, text, metavar, **more)
 
 
-def _file(group: str, flag: str, text: str, **more: Any) -> Option:
-    return Option(group, flag, text, "FILE", **more)
-
-
 def _many(group: str, flag: str, metavar: str, text: str, **more: Any) -> Option:
     return Option(group, flag, f"{text}; may be repeated", metavar, default=(), many=True, **more)
 
@@ -105,7 +101,7 @@ class Erasing(TypedDict, total=False):
 
 
 class Certificate(TypedDict, total=False):
-    certificate: Annotated[str | os.PathLike[str] | None, _file(_RUN, "--certificate",
+    certificate: Annotated[str | os.PathLike[str] | None, _value(_RUN, "--certificate", "FILE",
         "write a certificate in JSON: the erased records, and the proof that nothing else was changed; exit with 1 if"
         " records of the keys remain in the log directories", usual=True, recorded=True, texts={
             "verify": "a certificate of erase to verify; needs the keys that were given to erase",
@@ -224,8 +220,6 @@ class Policies(TypedDict, total=False):
         " 1d, or less if there are few days)")]
     ahead: Annotated[str | int | None, _value(_OVER_TIME, "--ahead", "TIME", "go on for this time, e.g. 30d, with the"
         " arrivals of the last 30 days")]
-    fit: Annotated[str | int | None, _value(_OVER_TIME, "--fit", "SIZE", "find the settings that change least and keep all"
-        " logs together within this size, e.g. 200GiB")]
 
 
 class Proof(TypedDict, total=False):
@@ -361,11 +355,11 @@ EXPLAIN = {
         f" (default: only under {CONFIGURED})"),
 }
 WHY = {"why": _value(_RUN, "--why", "TOPIC-N:OFFSET", "explain only the fate of this record of --before", usual=True)}
-REPORT = {"report": _file(_RUN, "--report", "write a report in JSON (schema_version 1)", usual=True)}
-HTML = {"html": _file(_RUN, "--html", "write the result as a self-contained HTML page", usual=True, texts={
+REPORT = {"report": _value(_RUN, "--report", "FILE", "write a report in JSON (schema_version 1)", usual=True)}
+HTML = {"html": _value(_RUN, "--html", "FILE", "write the result as a self-contained HTML page", usual=True, texts={
             "count": "write a self-contained HTML page; with --bytes, of where the bytes are",
         })}
-METRICS = {"metrics": _file(_RUN, "--metrics", "write the figures as OpenMetrics text, for a collector that reads"
+METRICS = {"metrics": _value(_RUN, "--metrics", "FILE", "write the figures as OpenMetrics text, for a collector that reads"
         " files")}
 ALL_ROWS = {"all": _switch(_RUN, "--all", "print every log, not only the topics with the largest effect")}
 QUIET = {"quiet": _switch(_RUN, "--quiet", "print only the last line of the result, and no progress")}

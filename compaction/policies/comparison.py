@@ -294,6 +294,19 @@ class Comparison(PageResult):
         """The number of logs that a run with one of the policies would refuse."""
         return sum(any(outcome.status is OutcomeStatus.REFUSED for outcome in log.outcomes) for log in self.logs)
 
+    def errors(self) -> Iterator[str]:
+        """See ``Result``: the logs that cannot be read, then those on which a run would fail."""
+        yield from (f"{log.name}: {log.error}" for log in self.logs if log.error is not None)
+        yield from (text for outcome, text in self._reasons() if outcome.fails)
+
+    def refusals(self) -> Iterator[str]:
+        """The other logs that a run would refuse, a line each."""
+        refused = ((outcome, text) for outcome, text in self._reasons() if outcome.status is OutcomeStatus.REFUSED)
+        yield from (f"refused: {text}" for outcome, text in refused if not outcome.fails)
+
+    def _reasons(self) -> Iterator[tuple[Outcome, str]]:
+        return ((each, f"{log.name}, {each.policy}: {each.reason}") for log in self.logs for each in log.outcomes)
+
     def totals(self) -> tuple[PolicyTotals, ...]:
         """The sums per policy, in the order of ``policies``."""
         return tuple(self._totals(number, policy) for number, policy in enumerate(self.policies))

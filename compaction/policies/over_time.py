@@ -6,10 +6,6 @@ After the present, the arrivals of the last days are repeated, as often as neede
 at the same distances, and its keys recur as they did: for the records of an age that were superseded in the last days, as many
 records of that age as remain are superseded at the same place of the copy. Each copy takes the time of all before it, and a
 log that is much shorter says little about the future: there are at most ``MOST_COPIES``.
-
-The search for settings under which logs remain within a size changes as few settings as possible. Each round tries every value
-of every setting that is not changed yet. If some of them suffice, the gentlest is taken: the one that deletes least and writes
-least. Else the one with the lowest peak is kept, and the next round adds another setting.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ import numpy as np
 
 from compaction.config.entries import DAY_MS
 from compaction.config.request import CompactionRequest, ComparisonRequest, Span
-from compaction.config.sources import CONFIGURED, Policy
+from compaction.config.sources import Policy
 from compaction.engine import Engine
 from compaction.errors import CompactionError, UnsupportedLogError, UsageError, wording
 from compaction.files.mixed import file_system
@@ -56,14 +52,14 @@ from compaction.policies.arrivals import (
     sums_of,
 )
 from compaction.policies.replay import Replay
-from compaction.policies.result import Effect, Fit, Known, OverTime, SimulatedLog, Trial, total
+from compaction.policies.result import Effect, Known, OverTime, SimulatedLog
 from compaction.rules.log_view import LogView
 from compaction.rules.transactions import aborted_of
 from compaction.run.cleaner import Limits, slices_of
 from compaction.run.destination import Destination
 from compaction.run.log import warn_of_changes
 from compaction.run.prepare import read_logs
-from compaction.screen.amounts import counted, duration, size
+from compaction.screen.amounts import counted, duration
 from compaction.screen.steps import step
 
 _LOG = logging.getLogger(__name__)
@@ -82,20 +78,6 @@ _FEW = 14
 _TOLERANCE_MS = DAY_MS
 #: at most this share of the parts may be out of order by more
 _DISORDER = 0.1
-#: the settings that matter, each from the gentlest value to the strongest
-_COMPACT = {
-    "min.cleanable.dirty.ratio": ("0.3", "0.1", "0.02"),
-    "segment.ms": ("1d", "6h", "1h"),
-    "segment.bytes": ("256MiB", "64MiB", "16MiB"),
-    "max.compaction.lag.ms": ("2d", "6h"),
-    "delete.retention.ms": ("6h", "1h"),
-}
-_DELETE = {
-    "retention.ms": ("30d", "14d", "7d", "3d", "1d", "12h", "3h"),
-    "segment.ms": ("1d", "6h", "1h"),
-    "segment.bytes": ("256MiB", "64MiB", "16MiB"),
-}
-_MOST_CHANGES = 3
 #: samples of a simulation that a caller may ask for
 _MOST_PERIODS = 10_000
 
@@ -253,11 +235,10 @@ def simulate(start: Callable[[], Engine], request: ComparisonRequest, span: Span
     for log in (each.location for each in prepared):
         effects = tuple(effects[log] for effects in by_policy if log in effects)
         simulated.append(SimulatedLog(*log.topic_partition, log.log_dir, known.get(log), effects, errors.get(log)))
-    found = None if span.fit_bytes is None else simulation.fit(request.policies[0], span.fit_bytes)
     names = tuple(policy.name for policy in request.policies)
     seconds = time.monotonic() - started
     return OverTime(
-        uuid.uuid4().hex, base.as_of_ms, names, tuple(simulated), simulation.period_ms, span.ahead_ms, found, seconds
+        uuid.uuid4().hex, base.as_of_ms, names, tuple(simulated), simulation.period_ms, span.ahead_ms, seconds
     )
 
 
@@ -294,18 +275,6 @@ class _Simulation:
             return Effect(policy.name, error=settings.topic.policy_guess)
         expiration_ms = settings.broker.producer_id_expiration_ms
         return Replay(log.arrivals, log.arrivals_ms, settings.topic, expiration_ms).run(*self._clock, policy.name)
-
-    def fit(self, policy: Policy, fit_bytes: int) -> Fit:
-        """Settings under which all logs together remain within a size."""
-        step(f"looking for settings that fit {size(fit_bytes)}")
-
-        def sum_under(text: str) -> Effect:
-            return total(text, list(self.effects(Policy.read(text)).values()))
-
-        resolver = self._base.resolver.with_policy(policy.settings)
-        topics = [resolver.topic(log.location.topic_partition.topic) for log in self._logs]
-        compacts, deletes = any(each.cleanup_compact for each in topics), any(each.cleanup_delete for each in topics)
-        return fit(policy.name, fit_bytes, compacts, deletes, sum_under)
 
 
 def _warn_if_past(logs: Sequence[_Log], now_ms: int) -> None:
@@ -399,43 +368,3 @@ def _known(log: _Log) -> Known:
     missing_share = round(1 - int(held[:complete].sum()) / offsets, 4) if offsets else 0.0
     times = int(log.arrivals_ms[0]), int(complete_ms)
     return Known(not estimates, "; ".join(estimates), log.file_times, *times, missing_share, log.view.size_bytes)
-
-
-def fit(policy: str, fit_bytes: int, compacts: bool, deletes: bool, simulate: Callable[[str], Effect]) -> Fit:
-    """Search from ``policy`` on.
-
-    :param simulate: the sum over all logs under a policy
-    """
-    settings = {**(_DELETE if deletes else {}), **(_COMPACT if compacts else {})}
-    trials = [_trial((), simulate(policy))]
-    changes: tuple[str, ...] = ()
-    found = trials[0] if trials[0].peak_bytes <= fit_bytes else None
-    strongest: Trial | None = None
-    while found is None and len(changes) < _MOST_CHANGES:
-        tried = [
-            _trial((*changes, f"{name}={value}"), simulate(changed(policy, (*changes, f"{name}={value}"))))
-            for name, values in settings.items()
-            if not any(change.startswith(f"{name}=") for change in changes)
-            for value in values
-        ]
-        trials += tried
-        fitting = [trial for trial in tried if trial.peak_bytes <= fit_bytes]
-        found = min(fitting, key=lambda trial: (trial.bytes_deleted, trial.bytes_written, trial.changes), default=None)
-        best = min(tried, key=lambda trial: (trial.peak_bytes, trial.bytes_written, trial.changes), default=None)
-        if best is None:
-            break
-        if strongest is None and best.peak_bytes < trials[0].peak_bytes:
-            strongest = best
-        changes = best.changes
-    return Fit(policy, fit_bytes, found, strongest, tuple(trials))
-
-
-def changed(policy: str, changes: tuple[str, ...]) -> str:
-    """The text of a policy with other settings."""
-    names = {change.partition("=")[0] for change in changes}
-    kept = [] if policy == CONFIGURED else [part for part in policy.split(",") if part.partition("=")[0].strip() not in names]
-    return ",".join([*kept, *changes])
-
-
-def _trial(changes: tuple[str, ...], effect: Effect) -> Trial:
-    return Trial(changes, effect.peak_bytes, effect.mean_bytes, effect.bytes_written, effect.bytes_deleted)

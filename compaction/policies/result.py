@@ -204,32 +204,9 @@ def _sum(samples: Sequence[Sample]) -> Sample:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A policy that was tried: the settings that differ, and the figures of all logs together (``Effect``)."""
-
-    changes: tuple[str, ...]
-    peak_bytes: int
-    mean_bytes: int
-    bytes_written: int
-    bytes_deleted: int
-
-
-@dataclass(frozen=True)
-class Fit:
-    """The result of a search for changes of ``policy`` under which the logs fit ``fit_bytes``: the gentlest whose peak fits,
-    the single setting that lowers the peak most, and all that were tried, in order, from the policy itself on."""
-
-    policy: str
-    fit_bytes: int
-    found: Trial | None
-    strongest: Trial | None
-    trials: tuple[Trial, ...]
-
-
-@dataclass(frozen=True)
 class OverTime(PageResult):
     """All logs under all policies, named in the order given; ``period_ms`` is the time between two samples, ``ahead_ms`` that
-    after ``as_of_ms``; ``fit`` is the search for a policy, if one was asked for."""
+    after ``as_of_ms``."""
 
     page = "over_time"
     not_on_page: ClassVar[frozenset[str]] = frozenset({"least_bytes", "cleaned_bytes", "arrived_bytes"})
@@ -240,7 +217,6 @@ class OverTime(PageResult):
     logs: tuple[SimulatedLog, ...]
     period_ms: int
     ahead_ms: int = 0
-    fit: Fit | None = None
     seconds: float = 0.0
     origin: Mapping[str, Any] = field(default_factory=dict)
 
@@ -258,6 +234,10 @@ class OverTime(PageResult):
         """1 if a log has no figures, else 0."""
         return int(self.status is RunStatus.FAILED)
 
+    def errors(self) -> Iterator[str]:
+        """See ``Result``."""
+        return (f"{log.name}: {log.error}" for log in self.logs if log.error is not None)
+
     def totals(self, logs: Sequence[SimulatedLog] | None = None) -> tuple[Effect, ...]:
         """The sums per policy, in the order of ``policies``, by default over all logs with figures."""
         summed = self.shown if logs is None else logs
@@ -273,8 +253,6 @@ class OverTime(PageResult):
         for name, logs, effects in tables:
             yield from [*wrapped(name, used, colour="bold"), *_dim(_notes(logs), used)]
             yield from [*_table(effects, used), Line("")]
-        if self.fit is not None:
-            yield from _fit(self.fit, used)
         for log in self.logs:
             for error in dict.fromkeys([log.error if used.details else None, *(effect.error for effect in log.effects)]):
                 if error is not None:
@@ -307,7 +285,6 @@ class OverTime(PageResult):
         return {
             "as_of_ms": self.as_of_ms,
             "about": " ".join(f"{text[0].upper()}{text[1:]}." for text in [*notes, *_ahead_note(self)]),
-            "fit": None if self.fit is None else {**asdict(self.fit), "text": "; ".join(_fit_note(self.fit))},
             "views": [self._view(name, group) for name, group in views],
         }
 
@@ -332,7 +309,6 @@ class OverTime(PageResult):
             **self.origin,
             "period_ms": self.period_ms,
             "ahead_ms": self.ahead_ms,
-            "fit": None if self.fit is None else asdict(self.fit),
             "policies": [_effect(effect) for effect in self.totals()],
             "logs": [_log(log) for log in self.logs],
         }
@@ -368,19 +344,6 @@ def _effect(effect: Effect) -> dict[str, Any]:
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = "_.-=+*%#"
 _BAR_CELLS = 60
-
-
-def _fit(found: Fit, style: Style) -> list[Line]:
-    """The search: what fits, the strongest single setting, and each setting alone."""
-    lines = [line for text in _fit_note(found) for line in wrapped(text, style, hanging=2)]
-    columns = [Column("setting", right=False), Column("peak"), Column("mean"), Column("cleaner writes"), Column("deleted")]
-    rows = [
-        Row([",".join(trial.changes) or found.policy, *map(size, (trial.peak_bytes, trial.mean_bytes)),
-             size(trial.bytes_written), size(trial.bytes_deleted)])
-        for trial in found.trials
-        if len(trial.changes) <= 1
-    ]  # fmt: skip
-    return [*lines, *table(columns, rows, style), Line("")]
 
 
 def _table(effects: Sequence[Effect], style: Style) -> list[Line]:
@@ -449,18 +412,6 @@ def _ahead_note(result: OverTime) -> list[str]:
     """What comes after the present."""
     text = f"after {_time(result.as_of_ms)}: the arrivals of the last 30 days once more, whose keys recur as they did"
     return [text] if result.ahead_ms else []
-
-
-def _fit_note(found: Fit) -> list[str]:
-    """What fits, and the strongest single setting."""
-    if found.found is None:
-        texts = [f"none of {counted(len(found.trials), 'policy')} remains within {size(found.fit_bytes)}"]
-    else:
-        how = ",".join(found.found.changes) or "unchanged"
-        texts = [f"within {size(found.fit_bytes)}: {found.policy}, {how}: at most {size(found.found.peak_bytes)}"]
-    if found.strongest is not None:
-        texts.append(f"strongest single setting: {found.strongest.changes[0]}: at most {size(found.strongest.peak_bytes)}")
-    return texts
 
 
 def _dim(texts: Sequence[str], style: Style) -> list[Line]:

@@ -180,6 +180,7 @@ def test_a_copy_that_was_made_before_is_told(log_dir: Path, tmp_path: Path) -> N
         ({"engine": "local", "spark": object()}, "a session is given for the local engine"),
         ({"settings": {"cleanup.polic": "compact"}}, "cleanup.polic"),
         ({"topics": ["("]}, "topics '(' is not a regular expression"),
+        ({"output_dir": ""}, "output_dir: the path is empty; give a directory or a URI"),
         ({"replace": True}, "replace and if_done need output_dir; see help(compaction.compact)"),
     ],
 )

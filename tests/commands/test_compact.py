@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-import compaction
 from compaction.cli.parser import APPLICATIONS
 from compaction.commands import compact, expire
 from compaction.config.request import Budget, CompactionRequest
@@ -151,11 +150,6 @@ def test_an_interrupted_dry_run_does_not_speak_of_changes(log_dir: Path, capsys:
     capsys.readouterr()
     assert executed(compact, ["--log-dir", str(log_dir), "--dry-run"], Run(error=KeyboardInterrupt())) == 130
     assert capsys.readouterr().err == "error: interrupted; no log was changed\n"
-
-
-def test_an_empty_path_in_python_is_named() -> None:
-    with pytest.raises(compaction.UsageError, match="log_dirs: the path is empty; give a directory or a URI"):
-        compaction.compact("")
 
 
 def test_a_copy_that_does_not_fit_is_refused_with_figures(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from compaction.cli.console import main
 from compaction.cli.parser import Parser
 from compaction.commands import compact, runs, verify
 from compaction.config.request import CompactionRequest
+from compaction.engine_choice import EngineChoice
 from compaction.exports.backup_writer import BackupTarget
 from compaction.files import data_keys
 from compaction.files.calls import KEYS_VARIABLE
@@ -32,7 +32,6 @@ from tests.exports.exports import (
     no_exports_known,
     objects,
     require_cryptography,
-    source,
     upload,
 )
 from tests.golden import unpack_backup_sets
@@ -41,31 +40,7 @@ from tests.log.logs import iter_batches
 from tests.object_store.fixtures import files
 from tests.object_store.local_run import COMPACT, NOW_MS, figures, run
 
-__all__ = ["no_exports_known", "objects", "source"]
-
-
-@pytest.fixture
-def log_dir(source: Path, tmp_path: Path) -> Path:
-    """A log directory that has the exported log only."""
-    shutil.copytree(source, tmp_path / "log-dir" / LOG_NAME)
-    return tmp_path / "log-dir"
-
-
-@pytest.mark.parametrize("coding", CODINGS)
-def test_a_compacted_copy_of_an_export_is_that_of_the_log_directory(
-    coding: str, objects: Path, log_dir: Path, tmp_path: Path
-) -> None:
-    if "encrypted" in coding:
-        require_cryptography()
-    address = f"aiven+file://{objects}/{coding}"
-    before = files(objects)
-    there = run("--log-dir", address, "--output-dir", tmp_path / "there", *COMPACT)
-    here = run("--log-dir", log_dir, "--output-dir", tmp_path / "here", *COMPACT)
-    assert figures(there) == figures(here) != []
-    assert [log.status.value for log in there.logs] == ["cleaned"]
-    assert files(tmp_path / "there") == files(tmp_path / "here")
-    assert files(objects) == before
-    assert figures(run("--log-dir", address, "--dry-run", *COMPACT)) == figures(here)
+__all__ = ["no_exports_known", "objects"]
 
 
 def test_keys_are_given_in_toml(objects: Path, tmp_path: Path) -> None:
@@ -263,7 +238,7 @@ def test_the_copy_is_beside_the_target_or_where_segments_are_converted(sets: Pat
     source = f"backup+file://{sets}/zstd?spool={tmp_path}/spool"
     copies: list[str] = []
 
-    def body(given: Inputs) -> RunReport:
+    def body(_: EngineChoice, given: Inputs) -> RunReport:
         copies.append(str(given["output_dir"]))
         assert Path(copies[0]).parent.stat().st_mode & 0o777 == 0o700
         return RunReport("r", 1, False, (LogReport("orders", 0, source, LogStatus.FAILED, "damaged"),))
@@ -273,7 +248,7 @@ def test_the_copy_is_beside_the_target_or_where_segments_are_converted(sets: Pat
     left.mkdir()
     given = Parser(compact.OPTIONS).parse_args(options)
     inputs = Inputs.of(compact.OPTIONS, compact.OPTIONS.complete(vars(given)), log_dirs=given.log_dirs)
-    assert runs.in_layout(inputs, body).exit_code == 1
+    assert runs.run_on_engine(inputs, body).exit_code == 1
     assert copies[0].startswith(f"{tmp_path}/.new.copy.")
     assert list(tmp_path.iterdir()) == []
     with runs._scratch(inputs, BackupTarget("s3://bucket/new")) as scratch:

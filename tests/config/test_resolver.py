@@ -17,14 +17,15 @@ def resolver(
     *,
     sets: tuple[str, ...] = (),
     tomls: tuple[str, ...] = (),
-    properties: str = "",
+    properties: str | None = None,
     metadata: dict[str, dict[str, str]] | None = None,
     dynamic: dict[str, str] | None = None,
 ) -> Resolver:
+    server = None if properties is None else read_properties(parse_properties(properties, "s.properties"), "s.properties")
     return Resolver(
         sets=read_sets(sets),
         tomls=tuple(read_toml(text, f"{number}.toml") for number, text in enumerate(tomls)),
-        properties=read_properties(parse_properties(properties, "server.properties"), "server.properties"),
+        properties=server,
         metadata=metadata or {},
         metadata_broker=dynamic or {},
     )
@@ -45,7 +46,7 @@ def test_every_attribute_is_the_value_of_an_entry() -> None:
 LADDER: list[tuple[dict[str, object], float, str]] = [
     ({}, 0.5, "Kafka's default"),
     ({"properties": "log.cleaner.min.cleanable.ratio=0.1"}, 0.1,
-     "server.properties line 1 (log.cleaner.min.cleanable.ratio)"),
+     "s.properties line 1 (log.cleaner.min.cleanable.ratio)"),
     ({"dynamic": {"log.cleaner.min.cleanable.ratio": "0.15"}}, 0.15, "the broker's configuration in the metadata log"),
     ({"tomls": ("[broker]\nlog.cleaner.min.cleanable.ratio=0.2",)}, 0.2, "0.toml line 2 (log.cleaner.min.cleanable.ratio)"),
     ({"metadata": {"orders": {"min.cleanable.dirty.ratio": "0.3"}}}, 0.3, "the topic's configuration in the metadata log"),
@@ -127,7 +128,7 @@ def test_internal_topics_have_the_configuration_that_a_broker_creates_them_with(
     assert str(config.source("cleanup.policy")) == "Kafka's own configuration of this internal topic"
     config = resolver(properties=f"{server}{segment_key}=3145728\n").topic(topic)
     assert config.segment_bytes == 3_145_728
-    assert str(config.source("segment.bytes")) == f"server.properties line 3 ({segment_key})"
+    assert str(config.source("segment.bytes")) == f"s.properties line 3 ({segment_key})"
 
 
 def test_the_metadata_log_overrides_the_configuration_of_an_internal_topic() -> None:
@@ -172,7 +173,7 @@ def test_a_min_lag_over_the_max_lag_is_refused_with_both_sources() -> None:
         found.topic("orders")
     assert str(error.value) == (
         "topic orders: min.compaction.lag.ms is 10 (--set min.compaction.lag.ms), which is more than max.compaction.lag.ms 9 "
-        "(server.properties line 1 (log.cleaner.max.compaction.lag.ms)); lower the first or raise the second"
+        "(s.properties line 1 (log.cleaner.max.compaction.lag.ms)); lower the first or raise the second"
     )
 
 
@@ -208,26 +209,20 @@ OTHERS: Metadata = {"sales": {"cleanup.policy": "compact"}}
 NONE: Metadata = {}
 
 
-def guessing(metadata: Metadata, *, properties: str | None = None, toml: str = "", broker: str | None = None) -> Resolver:
-    given = None if properties is None else read_properties(parse_properties(properties, "s.properties"), "s.properties")
-    dynamic = {} if broker is None else {"log.cleanup.policy": broker}
-    return Resolver(tomls=(read_toml(toml, "t.toml"),), properties=given).with_metadata(metadata, dynamic)
-
-
 @pytest.mark.parametrize("metadata", [NONE, OTHERS], ids=["no metadata log", "a metadata log without the topic"])
 def test_a_brokers_default_does_not_speak_for_a_topic_that_no_metadata_log_knows(metadata: Metadata) -> None:
     for given in (
-        guessing(metadata),
-        guessing(metadata, properties=""),
-        guessing(metadata, properties="log.cleanup.policy=delete"),
-        guessing(metadata, toml='[broker]\nlog.cleanup.policy = "compact,delete"'),
-        guessing(metadata, broker="delete"),
+        resolver(metadata=metadata),
+        resolver(metadata=metadata, properties=""),
+        resolver(metadata=metadata, properties="log.cleanup.policy=delete"),
+        resolver(metadata=metadata, tomls=('[broker]\nlog.cleanup.policy = "compact,delete"',)),
+        resolver(metadata=metadata, dynamic={"log.cleanup.policy": "delete"}),
     ):
         assert str(given.topic("orders").policy_guess).startswith("cleanup.policy is unknown: ")
 
 
 def test_a_topic_without_a_policy_of_its_own_is_not_deleted_while_server_properties_are_unknown() -> None:
-    guess = guessing(KNOWN).topic("orders").policy_guess
+    guess = resolver(metadata=KNOWN).topic("orders").policy_guess
     assert guess == (
         "cleanup.policy is unknown: the topic has none of its own, and the broker's default may be set in its "
         "server.properties; give that file by --config, or the policy by --set cleanup.policy=... or --assume-default-policy"
@@ -237,12 +232,12 @@ def test_a_topic_without_a_policy_of_its_own_is_not_deleted_while_server_propert
 @pytest.mark.parametrize(
     ("given", "policy", "origin"),
     [
-        (guessing(KNOWN, properties="num.partitions=3"), "delete", Origin.DEFAULT),
-        (guessing(KNOWN, properties=""), "delete", Origin.DEFAULT),
-        (guessing(KNOWN, properties="log.cleanup.policy=compact"), "compact", Origin.PROPERTIES),
-        (guessing(KNOWN, broker="compact,delete"), "compact,delete", Origin.METADATA_BROKER),
-        (guessing(KNOWN, toml='[broker]\nlog.cleanup.policy = "compact"'), "compact", Origin.TOML_BROKER),
-        (guessing({"orders": {"cleanup.policy": "compact"}}), "compact", Origin.METADATA),
+        (resolver(metadata=KNOWN, properties="num.partitions=3"), "delete", Origin.DEFAULT),
+        (resolver(metadata=KNOWN, properties=""), "delete", Origin.DEFAULT),
+        (resolver(metadata=KNOWN, properties="log.cleanup.policy=compact"), "compact", Origin.PROPERTIES),
+        (resolver(metadata=KNOWN, dynamic={"log.cleanup.policy": "compact,delete"}), "compact,delete", Origin.METADATA_BROKER),
+        (resolver(metadata=KNOWN, tomls=('[broker]\nlog.cleanup.policy = "compact"',)), "compact", Origin.TOML_BROKER),
+        (resolver(metadata={"orders": {"cleanup.policy": "compact"}}), "compact", Origin.METADATA),
     ],
 )
 def test_a_topic_that_the_metadata_log_knows_has_the_brokers_default(given: Resolver, policy: str, origin: Origin) -> None:
@@ -277,14 +272,14 @@ def test_internal_topics_have_the_policy_that_a_broker_creates_them_with(topic: 
 @pytest.mark.parametrize(
     ("given", "policy", "source"),
     [
-        (guessing(NONE), "delete", "Kafka's default, assumed by --assume-default-policy"),
-        (guessing(KNOWN), "delete", "Kafka's default, assumed by --assume-default-policy"),
+        (resolver(metadata=NONE), "delete", "Kafka's default, assumed by --assume-default-policy"),
+        (resolver(metadata=KNOWN), "delete", "Kafka's default, assumed by --assume-default-policy"),
         (
-            guessing(NONE, properties="log.cleanup.policy=compact"),
+            resolver(metadata=NONE, properties="log.cleanup.policy=compact"),
             "compact",
             "s.properties line 1 (log.cleanup.policy), assumed by --assume-default-policy",
         ),
-        (guessing(KNOWN, properties=""), "delete", "Kafka's default"),
+        (resolver(metadata=KNOWN, properties=""), "delete", "Kafka's default"),
     ],
 )
 def test_a_default_is_assumed_only_with_the_option_and_only_for_an_unknown_policy(

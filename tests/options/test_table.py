@@ -32,7 +32,7 @@ CALL = {
 }  # fmt: skip
 #: what an option needs beside it
 NEEDS = {
-    "every": ["--over-time"], "ahead": ["--over-time"], "fit": ["--over-time"], "from_time": ["--over-time"],
+    "every": ["--over-time"], "ahead": ["--over-time"], "from_time": ["--over-time"],
     "to_time": ["--over-time"], "group_by": ["--bytes"], "certificate": ["--where", "prefix=k"],
     "keys_column": ["--keys", f"data/orders-0/{0:020d}.log", "--certificate", "c.json"],
     "accept_loss": ["--output-layout", "backup", "--output-dir", "new"], "since": ["--output-dir", "new"],

@@ -163,13 +163,11 @@ def test_one_log_is_described_and_its_events_are_listed(logs: Path, capsys: pyte
     assert "cleaned" in shown and "deleted" in shown
 
 
-def test_it_goes_on_and_finds_settings(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--ahead", "60d", "--fit", "20kB", "--report", str(tmp_path / "r.json"))
+def test_it_goes_on_after_the_present(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--ahead", "60d", "--report", str(tmp_path / "r.json"))
     assert call(logs, "--policy", "cleanup.policy=compact", *options) == 0
     document = json.loads((tmp_path / "r.json").read_text())
     assert document["policies"][0]["samples"][-1]["at_ms"] == NOW_MS + 60 * DAY_MS
-    fit = document["fit"]
-    assert fit["trials"][0]["peak_bytes"] > 20_000 >= fit["found"]["peak_bytes"]
     assert "arrivals of the last 30 days once more" in " ".join(capsys.readouterr().out.split())
 
 

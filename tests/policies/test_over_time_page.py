@@ -23,15 +23,15 @@ def log_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_the_commands_of_the_page_print_its_figures(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command, table, fitted = re.findall(r"^```\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)[:3]
+    command, table = re.findall(r"^```\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)[:2]
     argv = shlex.split(command.replace("\\\n", " "))[2:]
     argv[argv.index("--log-dir") + 1] = str(log_dir)
     page = argv.index("--html")
-    argv[page : page + 2] = ["--fit", re.findall(r"`--fit (\S+)`", PAGE.read_text(encoding="utf-8"))[0]]
+    del argv[page : page + 2]
     assert dry_run.main([*argv, "--engine", "local"]) == 0
     printed = words(capsys.readouterr().out)
     # the terminal adds a column with a curve
-    assert [line for line in words(table + fitted) if not any(line == found[: len(line)] for found in printed)] == []
+    assert [line for line in words(table) if not any(line == found[: len(line)] for found in printed)] == []
 
 
 def words(text: str) -> list[list[str]]:

@@ -29,9 +29,8 @@ from compaction.policies.arrivals import (
     Cells,
     Int64s,
 )
-from compaction.policies.over_time import arrival_times, changed, clock, continued, fit, period
+from compaction.policies.over_time import arrival_times, clock, continued, period
 from compaction.policies.replay import Replay
-from compaction.policies.result import Effect, Event, Sample
 from compaction.rules.log_view import LogView, Segment
 from tests.kafka.encode import Batch, Record, varint
 from tests.policies.evenings import Shape, arrivals_of, config_of, story
@@ -194,42 +193,6 @@ def test_nothing_recurs_if_nothing_arrived_lately(tmp_path: Path) -> None:
     arrivals, times = daily(tmp_path, 3, 4)
     same = continued(arrivals, times, FIRST_MS + 300 * DAY_MS, 90 * DAY_MS)
     assert same[0] is arrivals and same[1] is times
-
-
-def effect(text: str, peak: int, written: int = 0, deleted: int = 0) -> Effect:
-    samples = tuple(Sample(at_ms, peak, peak, peak, peak, 0, 0, 1, peak) for at_ms in (1, 2))
-    events = (Event(1, "cleaned", 0, written), Event(1, "deleted", deleted, 0))
-    return Effect(text, samples, events)
-
-
-def test_the_gentlest_setting_that_fits_is_found() -> None:
-    peaks = {"segment.ms=1d": 90, "segment.ms=6h": 80, "segment.ms=1h": 70}
-
-    def simulate(policy: str) -> Effect:
-        peak = next((peak for change, peak in peaks.items() if change in policy), 200)
-        return effect(policy, peak, written=1000 - peak)
-
-    found = fit("cleanup.policy=compact", 85, True, False, simulate)
-    assert found.found is not None and found.strongest is not None
-    assert found.found.changes == ("segment.ms=6h",)
-    assert found.strongest.changes == ("segment.ms=1h",)
-    assert found.trials[0].changes == () and found.trials[0].peak_bytes == 200
-
-
-def test_settings_are_combined_and_the_search_ends() -> None:
-    def simulate(policy: str) -> Effect:
-        return effect(policy, 100 - 10 * policy.count("="), written=1)
-
-    found = fit("configured", 75, True, True, simulate)
-    assert found.found is not None and len(found.found.changes) == 3
-    nothing = fit("configured", 1, True, False, simulate)
-    assert nothing.found is None and max(len(trial.changes) for trial in nothing.trials) == 3
-
-
-def test_a_setting_of_the_policy_is_replaced() -> None:
-    assert changed("configured", ("segment.ms=1d",)) == "segment.ms=1d"
-    text = changed("cleanup.policy=[compact,delete],segment.ms=7d", ("segment.ms=1d", "retention.ms=3d"))
-    assert text == "cleanup.policy=[compact,delete],segment.ms=1d,retention.ms=3d"
 
 
 def test_what_comes_after_is_cleaned_as_if_it_had_come(tmp_path: Path) -> None:

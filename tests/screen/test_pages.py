@@ -15,7 +15,7 @@ from compaction.certifier.certificate import LogCertificate
 from compaction.cli.console import main
 from compaction.names import TopicPartition
 from compaction.policies.comparison import MOST_EXPLAINED, Comparison, Distribution, KeyFigures, OutcomeStatus, RepetitionRange
-from compaction.policies.result import MOST_VIEWS, Effect, Event, Fit, Known, OverTime, Sample, SimulatedLog, Trial
+from compaction.policies.result import MOST_VIEWS, Effect, Event, Known, OverTime, Sample, SimulatedLog
 from compaction.printable import printable
 from compaction.report import LogReport, LogStatus, RunReport, WaveReport
 from compaction.results import PageResult
@@ -321,9 +321,7 @@ def result(logs: int = 3) -> OverTime:
     effects = [tuple(effect(name, 9 - 4 * at, number + 1) for at, name in enumerate(policies)) for number in range(logs)]
     simulated = [SimulatedLog("orders", number, "/kafka", known, each) for number, each in enumerate(effects)]
     broken = SimulatedLog("broken </script>", 0, "/kafka", error="its times say <nothing>")
-    trials = (Trial((), 9, 8, 7, 6), Trial(("segment.ms=1d",), 5, 4, 3, 2))
-    found = Fit("configured", 6, trials[1], trials[1], trials)
-    return OverTime("run", FIRST_MS + 45 * DAY_MS, policies, (*simulated, broken), DAY_MS, 14 * DAY_MS, found)
+    return OverTime("run", FIRST_MS + 45 * DAY_MS, policies, (*simulated, broken), DAY_MS, 14 * DAY_MS)
 
 
 OVER_TIME = result().to_html()
@@ -383,11 +381,11 @@ def test_a_screen_reader_has_words_for_each_chart_and_a_table(browser: Browser) 
       document.querySelector('details').open = true;
       return [[...document.querySelectorAll('svg')].map((node) => node.getAttribute('aria-label')),
         document.querySelectorAll('#samples tbody tr').length, document.getElementById('notes').textContent,
-        document.querySelectorAll('#fit tbody tr').length, document.querySelectorAll('.now').length];
+        document.querySelectorAll('.now').length];
     """
-    labels, rows, notes, trials, now = browser.show(OVER_TIME, script).told
+    labels, rows, notes, now = browser.show(OVER_TIME, script).told
     assert all("A configured: " in label and "at the end" in label for label in labels) and len(labels) == 2
-    assert (rows, trials, now) == (DAYS, 2, 2)
+    assert (rows, now) == (DAYS, 2)
     assert "its times say <nothing>" in notes
 
 

@@ -30,7 +30,6 @@ function show(view) {
         id: "superseded", title: "Superseded records", charts: [(width) => lines(width, "superseded", shown, "superseded_bytes", false)],
         sub: "Bytes of records that a newer one of their key supersedes and that are still in the log.",
       },
-      DOCUMENT.fit && fit(DOCUMENT.fit),
       { id: "notes", title: "What the logs tell", html: list(notes) },
       { id: "samples", title: "Samples", html: `<details><summary>All samples as a table</summary>${samples(shown)}</details>` },
     ],
@@ -110,15 +109,6 @@ function eventMarks(each, x, y) {
       : `<path d="M${left.toFixed(1)} ${(height - 5).toFixed(1)}l5 8h-10z"/>`;
     return `<g class="mark line-${each.number % 6}" tabindex="0" role="img" aria-label="${text}"><title>${text}</title>${shape}</g>`;
   }).join("");
-}
-
-function fit({ text, policy, trials }) {
-  const rows = trials.filter((trial) => trial.changes.length <= 1).map((trial) => [named(trial.changes[0] || policy),
-    ...[trial.peak_bytes, trial.mean_bytes, trial.bytes_written, trial.bytes_deleted].map(bytes)]);
-  return {
-    id: "fit", title: "Settings that fit",
-    html: `<p>${escaped(text)}</p>${grid(["Setting", "Peak", "Mean", "Cleaner writes", "Deleted"], rows)}`,
-  };
 }
 
 function samples(shown) {
