@@ -34,7 +34,7 @@ from compaction.run.compact import clean_logs
 from compaction.run.destination import Destination
 from compaction.run.log import skipped_report
 from compaction.run.prepare import prepare
-from compaction.run.run import Environment, change_logs
+from compaction.run.run import change_logs
 from tests.disk import WatchedFileSystem
 from tests.local_job import KAFKA, resolver_of
 from tests.local_passes import LocalPasses
@@ -115,7 +115,7 @@ def test_logs_of_other_topics_are_not_accessed(tmp_path: Path) -> None:
     write_many_logs(tmp_path, LOGS, 3 * LOGS, dirty=LOGS)
     files = WatchedFileSystem(LocalFileSystem())
     logs = discover(files, [str(tmp_path)], Selector.parse(["topic-00001"]))
-    report = clean_logs(LocalPasses, replace(request(tmp_path), logs=logs), Environment(files))
+    report = clean_logs(LocalPasses, replace(request(tmp_path), logs=logs), files)
     assert [(log.topic, log.partition, log.status) for log in report.logs] == [
         ("topic-00001", partition, LogStatus.CLEANED) for partition in range(10)
     ]
