@@ -53,7 +53,7 @@ def test_the_passes_are_log_start_then_size_then_time() -> None:
     )
     plan = planned(view, "retention.bytes=200", "retention.ms=500")
     assert deleted(plan) == [(0, LOG_START), (10, SIZE), (20, TIME)]
-    assert plan.new_log_start_offset == 30
+    assert plan.after.log_start_offset == 30
     assert plan.reason.startswith("3 of 4 segments expired (1 by log start, 1 by size, 1 by time)")
 
 
