@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from compaction.config.entries import topic_entry
 from compaction.config.request import CompactionRequest
@@ -17,13 +17,9 @@ from compaction.log.discover import Selector, discover
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, LogLocation
 from compaction.report import LogReport
 from compaction.run.compact import clean_logs
-from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from tests.kafka.jars import REFERENCE_RULES
 from tests.local_passes import LocalPasses
-
-if TYPE_CHECKING:
-    pass
 
 TopicConfigs = Mapping[str, Mapping[str, str]]
 #: the version of the Kafka classes that most tests compare with
@@ -57,40 +53,18 @@ def logs_in(
 
 
 def request_for(
-    log_dir: Path,
-    now_ms: int,
-    topics: TopicConfigs,
-    *,
-    dry_run: bool = False,
-    include_active: bool = False,
-    fs: FileSystem | None = None,
-    kafka_version: str = KAFKA,
+    log_dir: Path, now_ms: int, topics: TopicConfigs, *, fs: FileSystem | None = None, **fields: Any
 ) -> CompactionRequest:
-    """A request over exactly these topics, keyless records or not."""
-    return CompactionRequest(
-        *logs_in(log_dir, topics, fs),
-        as_of_ms=now_ms,
-        resolver=resolver_of(topics),
-        dry_run=dry_run,
-        include_active=include_active,
-        allow_keyless=True,
-        kafka_version=kafka_version,
-    )
+    """A request over exactly these topics, keyless records or not; ``fields`` are others of it."""
+    fields = {"allow_keyless": True, "kafka_version": KAFKA, **fields}
+    return CompactionRequest(*logs_in(log_dir, topics, fs), as_of_ms=now_ms, resolver=resolver_of(topics), **fields)
 
 
 def clean_locally(
-    log_dir: Path,
-    now_ms: int,
-    topics: TopicConfigs,
-    sizes: Sizes | None = None,
-    *,
-    dry_run: bool = False,
-    include_active: bool = False,
-    kafka_version: str = KAFKA,
+    log_dir: Path, now_ms: int, topics: TopicConfigs, sizes: Sizes | None = None, **fields: Any
 ) -> dict[str, LogReport]:
     """Runs the cleaner; its reports by topic. ``.deleted`` files are kept, as for ``file.delete.delay.ms``."""
-    request = request_for(log_dir, now_ms, topics, dry_run=dry_run, include_active=include_active, kafka_version=kafka_version)
-    report = clean_logs(LocalPasses, request, Environment(sizes=sizes))
+    report = clean_logs(LocalPasses, request_for(log_dir, now_ms, topics, **fields), sizes=sizes)
     return {log.topic: log for log in report.logs}
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from compaction import __version__
 from compaction.cli import console
+from compaction.cli.parser import APPLICATIONS
 from compaction.config.resolver import Resolver
 from compaction.config.sources import DEFAULT, read_toml
 
@@ -249,7 +250,7 @@ class TestConsoleCommand:
         assert console.main(["--help"]) == 0
         told = capsys.readouterr().out
         assert re.findall(r"^  ([a-z-]+)  ", told, re.MULTILINE) == list(console.COMMANDS)
-        assert set(map(console.application, console.COMMANDS)) == {path.stem for path in (ROOT / "jobs").glob("[a-z]*.py")}
+        assert set(APPLICATIONS) == {path.stem for path in (ROOT / "jobs").glob("[a-z]*.py")}
 
     def test_a_call_without_a_command_is_wrong(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert console.main([]) == 2

@@ -79,7 +79,8 @@ from compaction.run.cleaner import Cleaner
 from compaction.run.destination import Destination
 from compaction.run.log import Log, failed_report
 from compaction.run.offset_maps import pass_2
-from compaction.run.run import REAL, Command, Environment, Run
+from compaction.run.run import Command, Run
+from compaction.run.sizing import Sizes
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
 
@@ -111,14 +112,15 @@ class ErasureRequest:
 def erase_keys(
     start: Callable[[], Engine],
     request: ErasureRequest,
-    environment: Environment = REAL,
+    files: DiskFileSystem | None = None,
+    sizes: Sizes | None = None,
     on_wave: Callable[[RunReport], None] = lambda report: None,
 ) -> RunReport:
     """Erases keys; see ``Run``."""
     base = request.base if request.certificate is None else replace(uncertified(request.base), retain_replaced=True)
     recorded = replace(base, only_known_files=True)
     command = _KeyErasure(request, start)
-    report = Run(command, start, recorded, environment, on_wave).run()
+    report = Run(command, start, recorded, files, sizes, on_wave).run()
     return replace(report, erasure=command.document(report.logs))
 
 

@@ -110,12 +110,12 @@ def delete_segments(
         return
     path, log_end_offset = location.path, plan.view.log_end_offset
     deleted = sorted(removal.segment.base_offset for removal in plan.removals)
-    epochs = _epochs_from(fs, path, plan.new_log_start_offset)
+    epochs = _epochs_from(fs, path, plan.after.log_start_offset)
     bases = segment_bases(fs, path)
     if bases and set(bases) <= set(deleted) and log_end_offset not in deleted:
         yield from _create_active(fs, path, log_end_offset, bases[-1], plan.view.producers)
     like = join(path, segment_file(bases[-1], LOG)) if bases else None
-    change = Change(location.topic_partition, plan.new_log_start_offset, like=like)
+    change = Change(location.topic_partition, plan.after.log_start_offset, like=like)
     yield from (checkpoints or CheckpointFiles(fs)).file(location.log_dir, LOG_STARTS).change(change)
     if epochs is not None:
         yield from replacement(fs, join(path, LEADER_EPOCHS), format_leader_epochs(epochs).encode())

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
@@ -136,20 +135,13 @@ def clean_task(
                 survivors.setdefault(part, {}).setdefault(number, []).append(value)
     works = [(part, survivors.get(part.id, {})) for part in parts]
     in_step = pack(works, lambda work: max(_LEAST_PART_BYTES, work[0].size_bytes), _IN_STEP_BYTES)
-    results = run_concurrently([partial(clean, group, known) for group in in_step], threads)
+    if threads == 1 or len(in_step) <= 1:
+        results = [clean(group, known) for group in in_step]
+    else:
+        # after an error or an interrupt, running calls complete and the others do not start
+        with ThreadPoolExecutor(threads) as pool:
+            results = list(pool.map(lambda group: clean(group, known), in_step))
     return CleanedParts([result for group in results for result in group], keys)
-
-
-def run_concurrently(calls: Sequence[Callable[[], R]], threads: int) -> list[R]:
-    """Runs the calls on up to ``threads`` threads, inline if one suffices; returns their results in order.
-
-    If a call raises or the caller is interrupted, running calls complete and the others do not start.
-    """
-    threads = min(threads, len(calls))
-    if threads <= 1:
-        return [call() for call in calls]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(lambda call: call(), calls))
 
 
 def accepted_survivors(survivors: Iterable[Survivors]) -> list[Packed] | LogError:

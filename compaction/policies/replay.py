@@ -204,7 +204,7 @@ class Replay:
         outputs = []
         for group, next_base in zip(groups, [*(group.base_offset for group in groups[1:]), end], strict=True):
             size, first, largest = self._parts.remaining(group.base_offset, next_base)
-            times = group.mtime_ns, 0, 0, largest if largest >= 0 else group.mtime_ns // _NS, first if size else _LONG_MAX
+            times = group.segments[-1].mtime_ns, 0, 0, largest if largest >= 0 else group.mtime_ms, first if size else _LONG_MAX
             outputs.append(Segment(group.base_offset, size, *times, next_base))
         return outputs
 

@@ -91,9 +91,9 @@ class Group:
         return self.segments[0].base_offset
 
     @property
-    def mtime_ns(self) -> int:
-        """Modification time of the output, nanoseconds."""
-        return self.segments[-1].mtime_ns
+    def mtime_ms(self) -> int:
+        """Modification time of the output."""
+        return self.segments[-1].mtime_ms
 
     @property
     def size_bytes(self) -> int:

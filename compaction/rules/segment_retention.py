@@ -73,10 +73,6 @@ class DeletionPlan:
     reason: str
 
     @property
-    def new_log_start_offset(self) -> int:
-        return self.after.log_start_offset
-
-    @property
     def removed_bytes(self) -> int:
         """Bytes of the deleted ``.log`` files."""
         return sum(removal.segment.size_bytes for removal in self.removals)

@@ -48,8 +48,7 @@ def output_parts(log: Log, sizes: Sizes) -> None:
     parts: list[OutputPart] = []
     for number, group in enumerate(plan.groups):
         slices = [part for segment in group.segments for part in by_base[segment.base_offset]]
-        mtime_ms = group.mtime_ns // 1_000_000
-        output = GroupOutput(log.number, number, group.base_offset, mtime_ms, log.txn_index[number], slices[0].path)
+        output = GroupOutput(log.number, number, group.base_offset, group.mtime_ms, log.txn_index[number], slices[0].path)
         single = max_records(group.segments) <= sizes.single_part_records
         packs = [slices] if single else pack(slices, lambda part: part.size_bytes, sizes.slice_bytes)
         parts += [
@@ -69,8 +68,7 @@ def set_outputs(log: Log, outputs: Outputs) -> None:
             log.unchanged |= {group.base_offset}
         elif result is not None:
             sources = tuple(segment.base_offset for segment in group.segments)
-            mtime_ms = group.mtime_ns // 1_000_000
-            groups.append(SwapGroup(sources, result.suffix or "", mtime_ms, result.written))
+            groups.append(SwapGroup(sources, result.suffix or "", group.mtime_ms, result.written))
     log.groups = tuple(groups)
 
 

@@ -40,7 +40,8 @@ from compaction.rules.plan import LogPlan, PolicyPlan, benefit, dirtiest_first, 
 from compaction.run.cleaner import Cleaner
 from compaction.run.log import Log, cleaned_report, deferred_report, skipped_report
 from compaction.run.offset_maps import OffsetMaps
-from compaction.run.run import REAL, Command, Environment, Run
+from compaction.run.run import Command, Run
+from compaction.run.sizing import Sizes
 from compaction.run.waves import defer
 from compaction.screen.amounts import counted
 from compaction.screen.steps import step
@@ -56,11 +57,12 @@ _CERTAIN_PAIRS = 6
 def clean_logs(
     start: Callable[[], Engine],
     request: CompactionRequest,
-    environment: Environment = REAL,
+    files: DiskFileSystem | None = None,
+    sizes: Sizes | None = None,
     on_wave: Callable[[RunReport], None] = lambda report: None,
 ) -> RunReport:
     """Compacts the logs of ``request``; see ``Run``."""
-    return Run(_Compaction(request), start, request, environment, on_wave).run()
+    return Run(_Compaction(request), start, request, files, sizes, on_wave).run()
 
 
 @dataclass

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from compaction.config.request import CompactionRequest
 from compaction.engine import Engine
 from compaction.errors import StorageError
+from compaction.files.filesystem import DiskFileSystem
 from compaction.log.settings import Settings
 from compaction.report import LogReport, RunReport
 from compaction.rules.log_to_clean import Verdict
@@ -20,14 +21,16 @@ from compaction.rules.log_view import LogView
 from compaction.rules.plan import LogPlan, PolicyPlan
 from compaction.rules.segment_retention import plan_deletion
 from compaction.run.log import Log, deletion_report, skipped_report
-from compaction.run.run import REAL, Command, Environment, Run
+from compaction.run.run import Command, Run
 from compaction.run.waves import SpaceBudget, copied_bytes
 from compaction.screen.amounts import size
 
 
-def delete_old_segments(start: Callable[[], Engine], request: CompactionRequest, environment: Environment = REAL) -> RunReport:
+def delete_old_segments(
+    start: Callable[[], Engine], request: CompactionRequest, files: DiskFileSystem | None = None
+) -> RunReport:
     """Applies the delete policy to the logs of ``request``; see ``Run``. A copy that does not fit is a ``StorageError``."""
-    return Run(_Expiry(request), start, request, environment).run()
+    return Run(_Expiry(request), start, request, files).run()
 
 
 @dataclass(frozen=True)

@@ -288,7 +288,7 @@ def deletion_report(plan: DeletionPlan) -> LogReport:
         status=LogStatus.CLEANED,
         reason_code="",
         first_dirty_offset=plan.view.log_start_offset,
-        end_offset=plan.new_log_start_offset,
+        end_offset=plan.after.log_start_offset,
         bytes_before=plan.view.size_bytes,
         bytes_after=plan.after.size_bytes,
         segments_before=len(plan.view.segments),

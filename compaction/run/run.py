@@ -19,7 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from compaction.config.request import CompactionRequest
@@ -97,25 +97,12 @@ class Command:
         return reports
 
 
-@dataclass(frozen=True)
-class Environment:
-    """The surroundings of a run, which tests replace.
-
-    :ivar files: how driver and tasks access files; ``None``: the file system of their paths
-    :ivar sizes: see ``Limits``
-    """
-
-    files: DiskFileSystem | None = None
-    sizes: Sizes | None = None
-
-
-REAL = Environment()
-
-
 class Run:
     """One run of a command; see the module.
 
     :param start: starts what runs the tasks; called only if a log is to be cleaned, or there are very many segments to read
+    :param files: how driver and tasks access files, by default by the file system of their paths
+    :param sizes: see ``Limits``
     :param on_wave: called with the report so far when one of several waves has ended
     """
 
@@ -124,14 +111,15 @@ class Run:
         command: Command,
         start: Callable[[], Engine],
         request: CompactionRequest,
-        environment: Environment = REAL,
+        files: DiskFileSystem | None = None,
+        sizes: Sizes | None = None,
         on_wave: Callable[[RunReport], None] = lambda report: None,
     ) -> None:
         self._command, self._start, self._request, self._on_wave = command, start, request, on_wave
         self._started_s, self._run_id = time.monotonic(), uuid.uuid4().hex
-        self._in_place, self._sizes = request.output_dir is None, environment.sizes
+        self._in_place, self._sizes = request.output_dir is None, sizes
         self._pace = Pace(request.budget.max_duration_ms, self._started_s)
-        self._files = environment.files or file_system([*request.log_dirs, *filter(None, [request.since])])
+        self._files = files or file_system([*request.log_dirs, *filter(None, [request.since])])
         #: all logs as they were read, and those with a plan in the order of the run
         self._logs: list[Log] = []
         self._planned: list[Log] = []

@@ -24,7 +24,7 @@ from tests.memory import scratch
 from tests.scenarios.draw import draw
 from tests.scenarios.language import HERE, Scenario
 from tests.scenarios.printer import printed
-from tests.scenarios.runner import Way, in_place_by, on_spark
+from tests.scenarios.runner import Way, by, on_spark
 from tests.scenarios.shrink import shrink
 
 
@@ -79,7 +79,7 @@ class Batch:
         return path
 
     def _in_place(self) -> Way:
-        return in_place_by(self.version, self.sizes, include_active=self.include_active)
+        return by(self.version, self.sizes, include_active=self.include_active)
 
 
 def run_seeds(version: str, options: argparse.Namespace) -> int:

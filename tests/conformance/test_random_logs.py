@@ -27,7 +27,7 @@ from tests.oracle.random_logs import Flavour
 from tests.scenarios.draw import drawn
 from tests.scenarios.language import scenarios
 from tests.scenarios.plain import is_plain, plainly
-from tests.scenarios.runner import in_place_by
+from tests.scenarios.runner import by
 
 pytestmark = pytest.mark.kafka
 
@@ -77,7 +77,7 @@ def test_what_verify_rejects_fails_a_log_unless_its_checkpoint_is_invented(
     assert known.knows_what_was_cleaned
     invented = replace(known, rounds=[replace(known.rounds[0], checkpoint=1), *known.rounds[1:]])
     with scratch() as root:
-        both = Compared(gateway, in_place_by()).run(root, {"known": known, "invented": invented})
+        both = Compared(gateway, by()).run(root, {"known": known, "invented": invented})
     assert ["a record is lost" in problem for problems in both.failed.values() for problem in problems] == [True]
     assert [*both.failed] == ["known"]
 

@@ -25,7 +25,7 @@ from tests.kafka.jars import REFERENCE
 from tests.kafka.log import KafkaLog, Opening
 from tests.local_job import clean_locally
 from tests.scenarios.language import DAY, ROUNDS, T, files, parse, scenarios
-from tests.scenarios.runner import Left, expire_in_place, in_place_by
+from tests.scenarios.runner import Left, by, expire_in_place
 
 pytestmark = pytest.mark.kafka
 
@@ -59,7 +59,7 @@ def outcomes(gateway: Gateway, roots: Mapping[str, Path]) -> Callable[[str], Out
             for version, expires in sorted({(each.version, each.expires) for each in GROUPS[group].values()}):
                 some = {k: each for k, each in GROUPS[group].items() if (each.version, each.expires) == (version, expires)}
                 judge = shared_gateway(version) if version else gateway
-                ours = expire_in_place if expires else in_place_by(version or REFERENCE)
+                ours = expire_in_place if expires else by(version or REFERENCE)
                 both = Compared(judge, ours).run(roots[group] / version, some)
                 done |= {(each.name, each.number): (each, both.problems[each.name, each.number]) for each in both.rounds}
         except Exception as error:

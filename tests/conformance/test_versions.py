@@ -22,7 +22,7 @@ from tests.kafka.jars import REFERENCE
 from tests.memory import scratch
 from tests.scenarios.draw import draw
 from tests.scenarios.language import Scenario, scenarios
-from tests.scenarios.runner import in_place_by
+from tests.scenarios.runner import by
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -61,7 +61,7 @@ def scenarios_for(release: tuple[int, ...]) -> dict[str, Scenario]:
 def test_random_logs_equal_the_versions_own_after_every_round(judge: Gateway) -> None:
     found = drawn(range(FIRST, FIRST + LOGS), judge)
     with scratch() as root:
-        both = Compared(judge, in_place_by(judge.version, random_sizes(FIRST))).run(root, found)
+        both = Compared(judge, by(judge.version, random_sizes(FIRST))).run(root, found)
     assert both.failed == {}
     assert both.cleaned > 0
 
@@ -83,14 +83,14 @@ def drawn(seeds: Sequence[int], judge: Gateway) -> dict[str, Scenario]:
 def differ(judge: Gateway, version: str, found: Mapping[str, Scenario]) -> bool:
     """Whether any of these logs differs by the rules of that version."""
     with scratch() as root:
-        return bool(Compared(judge, in_place_by(version)).run(root, found).failed)
+        return bool(Compared(judge, by(version)).run(root, found).failed)
 
 
 @OTHERS
 def test_scenarios_equal_the_versions_own(judge: Gateway) -> None:
     with scratch() as root:
         found = scenarios_for(judge.release)
-        both = Compared(judge, in_place_by(judge.version)).run(root, found)
+        both = Compared(judge, by(judge.version)).run(root, found)
     assert both.failed == {}
     assert len(both.rounds) == sum(len(each.rounds) for each in found.values())
 

@@ -33,7 +33,6 @@ from compaction.files.filesystem import Chunk, File, storage_errors
 from compaction.files.local import LocalFileSystem, LocalOutput
 from compaction.passes.tasks import OutputPart
 from compaction.run.compact import clean_logs
-from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from tests.crash.kill import CLUSTER, ROOT, contents
 from tests.damage.valid_logs import NOW_MS, valid_log, write_log
@@ -288,7 +287,7 @@ def small(log_dir: Path) -> dict[str, Any]:
     for kind in KINDS:
         write_log(place / f"{kind}-0", valid_log(kind, segments=7).files)
     engine = LocalPasses if Disturbed.context is None else partial(Disturbed, Disturbed.context)
-    report = clean_logs(engine, request_for(place, NOW_MS, dict.fromkeys(KINDS, CONFIG)), Environment(sizes=SIZES))
+    report = clean_logs(engine, request_for(place, NOW_MS, dict.fromkeys(KINDS, CONFIG)), sizes=SIZES)
     assert report.exit_code == 0
     return report.to_dict() | {"files": contents(place)}
 

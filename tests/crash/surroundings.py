@@ -30,7 +30,6 @@ from compaction.names import CLEANER_OFFSETS
 from compaction.report import RunReport
 from compaction.run import destination
 from compaction.run.compact import clean_logs
-from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
 from tests.disk import CHANGES, Operation, Stopped, WatchedFileSystem
@@ -114,7 +113,7 @@ def run(
     """``jobs/compact.py`` without Spark; all file access is through ``files``."""
 
     def carried_out(_: EngineChoice, request: CompactionRequest) -> RunReport:
-        return clean_logs(partial(Disturbed, events), request, Environment(files, sizes))
+        return clean_logs(partial(Disturbed, events), request, files, sizes)
 
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):

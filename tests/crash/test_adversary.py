@@ -21,7 +21,6 @@ from compaction.files.local import LocalFileSystem
 from compaction.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOCK, LOG_STARTS
 from compaction.output.journal import JOURNAL
 from compaction.run.expire import delete_old_segments
-from compaction.run.run import Environment
 from tests.crash.surroundings import NOBODY, become_nobody, forked, make_logs, open_up, run
 from tests.damage.valid_logs import NOW_MS, look_at, valid_log
 from tests.disk import Operation, WatchedFileSystem
@@ -94,7 +93,7 @@ def run_kind(kind: str, place: Path, files: DiskFileSystem | None = None) -> Non
     deleting = {"cleanup.policy": "delete", "retention.ms": "1"}
     with suppress(CompactionError):
         request = request_for(place / "data", NOW_MS * 2, {"aside": deleting, "subject": deleting})
-        report = delete_old_segments(LocalPasses, request, Environment(files))
+        report = delete_old_segments(LocalPasses, request, files)
         assert not [log.reason for log in report.logs if "unforeseen" in log.reason]
 
 

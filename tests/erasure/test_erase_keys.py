@@ -25,7 +25,6 @@ from compaction.formats.keys import KeyCriteria, KeyPattern, salted_digest, shar
 from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.run import waves
-from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from tests.certifier.certify import certify_erased
 from tests.executed import executed
@@ -128,7 +127,7 @@ def erase(
         resolver=resolver_of({log.topic_partition.topic: CONFIG for log in logs_in(log_dir)[1]}),
     )
     criteria = KeyCriteria.of(pa.array(keys, pa.binary()), tuple(map(KeyPattern.parse, patterns)))
-    return erase_keys(LocalPasses, ErasureRequest(base, Erasure(criteria, SALT, tombstones)), Environment(files, sizes))
+    return erase_keys(LocalPasses, ErasureRequest(base, Erasure(criteria, SALT, tombstones)), files, sizes)
 
 
 def call(*argv: object) -> int:

@@ -10,7 +10,6 @@ from compaction.commands import compact as job
 from compaction.files.calls import call
 from compaction.report import RunReport
 from compaction.run.compact import clean_logs
-from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from tests.local_passes import LocalPasses
 
@@ -24,7 +23,7 @@ def run(*options: object, sizes: Sizes | None = None, include_active: bool = Tru
     """The job with these options, as of a fixed time."""
     given = [*map(str, options), "--as-of-ms", str(NOW_MS), *(["--include-active"] if include_active else [])]
     arguments = Parser(job.OPTIONS).parse_args(given)
-    execute = partial(clean_logs, LocalPasses, environment=Environment(sizes=sizes))
+    execute = partial(clean_logs, LocalPasses, sizes=sizes)
     with call(), patch.object(job, "execute", lambda _, request: execute(request)):
         report: RunReport = job.OPTIONS.run(vars(arguments))
         return report

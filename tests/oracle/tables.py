@@ -37,22 +37,7 @@ def batch_table(segment: NaiveSegment) -> NDArray[np.void]:
 
 
 def _row(batch: NaiveBatch) -> tuple[int, ...]:
-    values = {
-        "position": batch.position,
-        "base_offset": batch.base_offset,
-        "last_offset": batch.last_offset,
-        "base_timestamp": batch.base_timestamp,
-        "max_timestamp": batch.max_timestamp,
-        "producer_id": batch.producer_id,
-        "size": len(batch.raw),
-        "count": batch.count,
-        "base_sequence": batch.base_sequence,
-        "leader_epoch": batch.leader_epoch,
-        "attributes": batch.attributes,
-        "producer_epoch": batch.producer_epoch,
-        "control_type": _control_type(batch),
-        "magic": batch.magic,
-    }
+    values = {**vars(batch), "size": len(batch.raw), "control_type": _control_type(batch)}
     return tuple(values[name] for name in BATCH_ROW.names or ())
 
 

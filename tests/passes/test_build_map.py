@@ -4,7 +4,7 @@ bounded memory, loses none, and keeps recurring keys resident."""
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -177,12 +177,3 @@ def test_the_map_works_with_any_load_factor(load_factor: float) -> None:
     for portion in portions:
         taken.put(portion)
     assert taken.merged() == newest(portions)
-
-
-def test_a_tiny_map_takes_any_number_of_keys() -> None:
-    entries = entries_of(np.arange(20_000), 0)
-    found: list[int] = []
-    tiny = TaskMap(4 * ENTRY_BYTES, 0.9, len(entries), Arena())
-    for slots in chain(tiny.put(entries), tiny.drain()):
-        found += slots[slots[:, 2] != 0, 1].tolist()
-    assert sorted(found) == list(range(20_000))

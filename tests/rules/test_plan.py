@@ -269,8 +269,8 @@ def test_a_group_ends_before_a_segment_whose_offsets_may_not_fit(
 
 
 def test_a_group_is_named_by_its_first_segment_and_as_old_as_its_last() -> None:
-    (group,) = group_segments([segment(5, 10, mtime_ns=7), segment(9, 20, mtime_ns=8)], TopicConfig(), 12)
-    assert (group.base_offset, group.mtime_ns, group.size_bytes) == (5, 8, 30)
+    (group,) = group_segments([segment(5, 10, mtime_ns=7_000_000), segment(9, 20, mtime_ns=8_999_999)], TopicConfig(), 12)
+    assert (group.base_offset, group.mtime_ms, group.size_bytes) == (5, 8, 30)
     assert str(group) == "[5, 9] 30 bytes"
 
 

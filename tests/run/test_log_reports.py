@@ -108,7 +108,7 @@ def test_the_records_that_a_log_has_stored_are_reported_beside_those_that_kafkas
     """Kafka's cleaner drops aborted data unread, and does not count it."""
     log_dir = unpack_sample(tmp_path)
     compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
-    request = replace(request_for(log_dir, NOW_MS, {"payments": compacted}), include_active=True)
+    request = request_for(log_dir, NOW_MS, {"payments": compacted}, include_active=True)
 
     def stored() -> dict[int, int]:
         batches = {log: [batch for path in log.glob("*.log") for batch in decode(path.read_bytes())] for log in parts}

@@ -1,5 +1,5 @@
-"""Runs over very many logs: the memory of the driver, the files that a run opens, and the logs that it does not select. Works
-of the driver at once: order, ends and interruptions."""
+"""Runs over very many logs: the memory of the driver, the files that a run opens, and the logs that it does not select. Logs
+that are changed in step: order and interruptions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import gc
 import pickle
 import resource
 import signal
-import threading
-import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +23,6 @@ from compaction.files.local import LocalFileSystem
 from compaction.files.overlay import OverlayFileSystem
 from compaction.log.discover import Selector, discover
 from compaction.log.settings import Settings
-from compaction.passes.merge import run_concurrently
 from compaction.report import LogStatus
 from compaction.rules.log_view import LogView
 from compaction.rules.plan import PolicyPlan, plan_policy
@@ -34,7 +31,7 @@ from compaction.run.compact import clean_logs
 from compaction.run.destination import Destination
 from compaction.run.log import skipped_report
 from compaction.run.prepare import prepare
-from compaction.run.run import Environment, change_logs
+from compaction.run.run import change_logs
 from tests.disk import WatchedFileSystem
 from tests.local_job import KAFKA, resolver_of
 from tests.local_passes import LocalPasses
@@ -115,7 +112,7 @@ def test_logs_of_other_topics_are_not_accessed(tmp_path: Path) -> None:
     write_many_logs(tmp_path, LOGS, 3 * LOGS, dirty=LOGS)
     files = WatchedFileSystem(LocalFileSystem())
     logs = discover(files, [str(tmp_path)], Selector.parse(["topic-00001"]))
-    report = clean_logs(LocalPasses, replace(request(tmp_path), logs=logs), Environment(files))
+    report = clean_logs(LocalPasses, replace(request(tmp_path), logs=logs), files)
     assert [(log.topic, log.partition, log.status) for log in report.logs] == [
         ("topic-00001", partition, LogStatus.CLEANED) for partition in range(10)
     ]
@@ -141,40 +138,6 @@ def test_a_run_opens_few_files_at_once(tmp_path: Path) -> None:
     with open_files(32):
         report = clean_logs(LocalPasses, request(tmp_path))
     assert report.totals["cleaned"] == LOGS
-
-
-@pytest.mark.parametrize("threads", [1, 3, 16])
-def test_results_are_in_the_order_of_the_calls(threads: int) -> None:
-    def work(number: int) -> Callable[[], int]:
-        def done() -> int:
-            time.sleep(0.001 * (7 - number % 7))
-            return number
-
-        return done
-
-    assert run_concurrently([work(number) for number in range(40)], threads) == list(range(40))
-
-
-def test_a_single_call_runs_inline() -> None:
-    assert run_concurrently([threading.current_thread], 16) == [threading.main_thread()]
-    assert run_concurrently([], 16) == []
-
-
-def test_after_an_interruption_running_calls_complete_and_no_others_start() -> None:
-    begun: list[int] = []
-    ended: list[int] = []
-
-    def work(number: int) -> None:
-        begun.append(number)
-        time.sleep(0.05)
-        if number == 1:
-            raise KeyboardInterrupt
-        ended.append(number)
-
-    with pytest.raises(KeyboardInterrupt):
-        run_concurrently([lambda number=number: work(number) for number in range(100)], 4)  # type: ignore[misc]
-    assert len(begun) < 20
-    assert sorted({*ended, 1}) == sorted(begun)
 
 
 @contextmanager

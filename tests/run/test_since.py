@@ -25,7 +25,6 @@ from compaction.output.previous_copy import NotContinuedError, common_segments
 from compaction.report import LogReport, LogStatus, RunReport, Since
 from compaction.run import prepare
 from compaction.run.compact import clean_logs
-from compaction.run.run import Environment
 from tests.crash.surroundings import StoppingFiles
 from tests.disk import Operation, Stopped, WatchedFileSystem
 from tests.kafka.encode import Batch, Record
@@ -76,7 +75,7 @@ class Night:
         request = request_for(log_dir, NOW_MS + self.round * STEP_MS, dict.fromkeys(TOPICS, self.config))
         call = None if target is None else {"command": "compact", "round": self.round}
         request = replace(request, output_dir=None if target is None else str(target), call=call, **options)
-        return clean_logs(LocalPasses, request, Environment(files))
+        return clean_logs(LocalPasses, request, files)
 
 
 def _batch(offset: int) -> bytes:

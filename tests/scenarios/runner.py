@@ -19,7 +19,6 @@ from compaction.names import CLEAN_SHUTDOWN
 from compaction.report import LogReport, LogStatus
 from compaction.run.compact import clean_logs
 from compaction.run.expire import delete_old_segments
-from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from tests.local_job import KAFKA, OFFSET_FILES, TopicConfigs, clean_locally, read_offsets, request_for, write_offsets
 from tests.local_passes import LocalPasses
@@ -74,19 +73,20 @@ def _outcome(log: LogReport, *, compacted: bool) -> Outcome:
     return Outcome(log.end_offset, log.expired_segments, figures=figures)
 
 
-def by(start: Callable[[], Engine], sizes: Sizes | None = None, version: str = KAFKA, *, include_active: bool = False) -> Way:
-    """By an engine and the rules of a version of Kafka."""
+def by(
+    version: str = KAFKA,
+    sizes: Sizes | None = None,
+    *,
+    start: Callable[[], Engine] = LocalPasses,
+    include_active: bool = False,
+) -> Way:
+    """By the rules of a version of Kafka, and by an engine, which otherwise runs in this process."""
 
     def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
         request = request_for(log_dir, now_ms, topics, include_active=include_active, kafka_version=version)
-        return outcomes(clean_logs(start, request, Environment(sizes=sizes)).logs), log_dir
+        return outcomes(clean_logs(start, request, sizes=sizes).logs), log_dir
 
     return clean
-
-
-def in_place_by(version: str = KAFKA, sizes: Sizes | None = None, *, include_active: bool = False) -> Way:
-    """In this process."""
-    return by(LocalPasses, sizes, version, include_active=include_active)
 
 
 def on_spark(session: SparkSession | None = None, sizes: Sizes | None = None, version: str = KAFKA) -> Way:
@@ -96,12 +96,12 @@ def on_spark(session: SparkSession | None = None, sizes: Sizes | None = None, ve
 
     session = session or build_session("tests", extra={"spark.master": "local[2]", "spark.ui.enabled": "false"})
     context = session.sparkContext
-    return by(lambda: SparkEngine(context), sizes, version)
+    return by(version, sizes, start=lambda: SparkEngine(context))
 
 
-in_place = in_place_by()
+in_place = by()
 #: with shards, slices and parts so small that most logs need several of each
-in_many_tasks = in_place_by(sizes=Sizes(600, 2_000, 5))
+in_many_tasks = by(sizes=Sizes(600, 2_000, 5))
 
 
 def after_a_dry_run(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
@@ -122,7 +122,7 @@ def _figures(report: LogReport) -> tuple[object, ...]:
 def in_copies(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
     """Each round makes a copy, and the next one continues that."""
     copy = log_dir.with_name(f"{log_dir.name}-copy")
-    request = replace(request_for(log_dir, now_ms, topics), output_dir=str(copy))
+    request = request_for(log_dir, now_ms, topics, output_dir=str(copy))
     return outcomes(clean_logs(LocalPasses, request).logs), copy
 
 
@@ -138,7 +138,7 @@ def expire_in_place(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[O
 def expire_in_copies(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
     """The delete policy only, into a copy."""
     copy = log_dir.with_name(f"{log_dir.name}-copy")
-    done = delete_old_segments(LocalPasses, replace(request_for(log_dir, now_ms, topics), output_dir=str(copy))).logs
+    done = delete_old_segments(LocalPasses, request_for(log_dir, now_ms, topics, output_dir=str(copy))).logs
     return outcomes(done, compacted=False), copy
 
 

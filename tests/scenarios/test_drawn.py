@@ -37,7 +37,7 @@ from tests.scenarios.answers import Outcome
 from tests.scenarios.draw import drawn
 from tests.scenarios.language import Round, Scenario
 from tests.scenarios.plain import as_broker, is_plain, plainly
-from tests.scenarios.runner import Left, Outcomes, Way, by, in_place, in_place_by, offsets_of, rounds_of
+from tests.scenarios.runner import Left, Outcomes, Way, by, in_place, offsets_of, rounds_of
 
 T = TypeVar("T")
 
@@ -139,13 +139,13 @@ def from_anywhere(name: str, scenario: Scenario) -> Scenario:
 
 def test_logs_cleaned_from_anywhere_are_left_as_by_the_plain_cleaner() -> None:
     found = {name: from_anywhere(name, one) for name, one in drawn(range(LOGS, 3 * LOGS)).items() if is_plain(one)}
-    assert differences_from_plain(kept_by(in_place_by(sizes=TINY), found), found) == []
+    assert differences_from_plain(kept_by(by(sizes=TINY), found), found) == []
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_rules_of_a_version_are_those_of_the_plain_cleaner(version: str) -> None:
     found = drawn(range(40), tuple(map(int, version.split("."))))
-    ours = kept_by(in_place_by(version), found)
+    ours = kept_by(by(version), found)
     found = {name: one for name, one in found.items() if is_plain(one)}
     assert differences_from_plain(ours, found, plainly(found, version)) == []
 
@@ -158,7 +158,7 @@ def test_random_logs_show_each_change_of_the_rules(older: str, newer: str) -> No
 
 
 def test_last_segments_of_exports_are_left_as_by_the_plain_cleaner() -> None:
-    ours = kept_by(in_place_by(include_active=True), PLAIN)
+    ours = kept_by(by(include_active=True), PLAIN)
     assert differences_from_plain(ours, way=plainly(PLAIN, include_active=True)) == []
 
 
@@ -181,14 +181,14 @@ class AnyOrder(LocalPasses):
 def in_any_order(seed: int) -> Way:
     """On any number of cores, from which sizes follow."""
     rng = random.Random(seed)
-    return by(lambda: AnyOrder(rng.choice((1, 2, 3, 20, 200)), rng))
+    return by(start=lambda: AnyOrder(rng.choice((1, 2, 3, 20, 200)), rng))
 
 
 def of_any_size(seed: int) -> Way:
     """Slices, tasks and shards of other sizes in each run."""
     rng = random.Random(seed)
     some = partial(rng.randrange, 200, 20_000)
-    return lambda *run: in_place_by(sizes=Sizes(some(), some(), rng.randrange(1, 300)))(*run)
+    return lambda *run: by(sizes=Sizes(some(), some(), rng.randrange(1, 300)))(*run)
 
 
 def twice(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
@@ -209,8 +209,8 @@ def among_leftovers(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[O
 
 
 WAYS: Mapping[str, Way] = {
-    "one task a log": in_place_by(sizes=WHOLE),
-    "many tasks": in_place_by(sizes=TINY),
+    "one task a log": by(sizes=WHOLE),
+    "many tasks": by(sizes=TINY),
     "any size": of_any_size(1),
     "any other size": of_any_size(2),
     "any order": in_any_order(1),
@@ -237,7 +237,7 @@ def test_a_log_is_cleaned_the_same_by_itself_and_among_many(expected: Rounds) ->
 def test_worker_processes_leave_the_same(sizes: Sizes | None, expected: Rounds) -> None:
     some = dict([*ALL.items()][:20])
     with LocalEngine(2, inline_bytes=0) as workers:
-        ours = kept_by(by(lambda: workers, sizes), some)
+        ours = kept_by(by(sizes=sizes, start=lambda: workers), some)
     assert differences(ours, {at: kept for at, kept in expected.items() if at[0] in some}) == []
 
 
@@ -252,7 +252,7 @@ def test_buffers_of_any_size_give_the_same(sizes: Sizes, expected: Rounds, monke
     defaults = SegmentReader.__init__.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "block_bytes", 200)
-    assert differences(kept_by(in_place_by(sizes=sizes)), expected) == []
+    assert differences(kept_by(by(sizes=sizes)), expected) == []
 
 
 @pytest.mark.parametrize("words", [(0, 0), (2**64 - 1, 2**64 - 1), (0x0123456789ABCDEF, 0xF00DF00DF00DF00D)])
@@ -260,7 +260,7 @@ def test_hashes_under_any_secret_give_the_same(
     words: tuple[int, int], expected: Rounds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(HashSecret, "random", lambda: HashSecret(*words))
-    assert differences(kept_by(in_place_by(sizes=WHOLE)), expected) == []
+    assert differences(kept_by(by(sizes=WHOLE)), expected) == []
 
 
 class Watching(LocalPasses):
@@ -289,7 +289,7 @@ class Watching(LocalPasses):
 @pytest.mark.parametrize("map_bytes", [None, 4 * ENTRY_BYTES], ids=["all fit", "spilled"])
 def test_a_full_map_is_spilled_and_the_result_is_the_same(map_bytes: int | None, expected: Rounds) -> None:
     watching = Watching(map_bytes)
-    assert differences(kept_by(by(lambda: watching, WHOLE)), expected) == []
+    assert differences(kept_by(by(sizes=WHOLE, start=lambda: watching)), expected) == []
     assert len(watching.complete) > LOGS
     assert all(watching.complete) if map_bytes is None else not all(watching.complete)
 
@@ -305,7 +305,7 @@ def test_mostly_clean_logs_need_few_lookups_for_the_same_result(expected: Rounds
         return kept
 
     monkeypatch.setattr(KeyFilter, "prune", counted)
-    assert differences(kept_by(in_place_by(sizes=TINY)), expected) == []
+    assert differences(kept_by(by(sizes=TINY)), expected) == []
     assert 0 < lookups["after"] < lookups["before"]
 
 
@@ -313,7 +313,7 @@ class Staying:
     """A way in which outputs of any size are compared with their source; ``inodes`` of those that stayed."""
 
     def __init__(self, sizes: Sizes | None = None) -> None:
-        self.way, self.stayed, self.replaced = in_place_by(sizes=sizes), 0, 0
+        self.way, self.stayed, self.replaced = by(sizes=sizes), 0, 0
 
     def __call__(self, log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
         # all but the active ones

@@ -17,7 +17,7 @@ from tests.kafka.jars import spark_home
 from tests.local_job import KAFKA, TopicConfigs, topics_file
 from tests.scenarios.answers import Outcome
 from tests.scenarios.draw import ROUND_TIMES, drawn
-from tests.scenarios.runner import Outcomes, in_place, in_place_by, on_spark
+from tests.scenarios.runner import Outcomes, by, in_place, on_spark
 from tests.scenarios.test_drawn import differences, kept_by
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ TINY = pytest.param(Sizes(600, 2_000, 5), marks=pytest.mark.slow)
 
 @pytest.mark.parametrize("sizes", [TINY, Sizes(2_000, 600, 1 << 20), None], ids=["tiny", "mixed", "by size"])
 def test_both_leave_the_same(spark: SparkSession, sizes: Sizes | None) -> None:
-    assert differences(kept_by(on_spark(spark, sizes), LOGS), kept_by(in_place_by(sizes=sizes), LOGS)) == []
+    assert differences(kept_by(on_spark(spark, sizes), LOGS), kept_by(by(sizes=sizes), LOGS)) == []
 
 
 def submitted(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:

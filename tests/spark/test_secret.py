@@ -21,7 +21,6 @@ from compaction.engines.spark import SparkEngine
 from compaction.kernels.keys import HashSecret
 from compaction.policies.compare_policies import compare_with
 from compaction.run.compact import clean_logs
-from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from tests.local_job import request_for, write_offsets
 from tests.local_passes import LocalPasses
@@ -109,7 +108,7 @@ def parallelized(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
 
 def compact(log_dir: Path, sc: SparkContext) -> str:
     """The report of a run, as it is written."""
-    report = clean_logs(lambda: SparkEngine(sc), request_for(log_dir, NOW_MS, TOPIC), Environment(sizes=TINY))
+    report = clean_logs(lambda: SparkEngine(sc), request_for(log_dir, NOW_MS, TOPIC), sizes=TINY)
     assert report.exit_code == 0
     return report.to_json()
 
@@ -169,7 +168,7 @@ def test_every_run_draws_a_secret_of_its_own_and_hashes_all_keys_with_it(
     for number in range(2):
         log_dir = tmp_path / str(number)
         lay_out(log_dir)
-        clean_logs(LocalPasses, request_for(log_dir, NOW_MS, TOPIC), Environment(sizes=TINY))
+        clean_logs(LocalPasses, request_for(log_dir, NOW_MS, TOPIC), sizes=TINY)
         assert len(drawn) == number + 1
         assert set(used) == {drawn[-1]}
         used.clear()

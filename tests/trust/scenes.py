@@ -27,7 +27,6 @@ from compaction.rules.log_view import AbortedTxn
 from compaction.run import destination, waves
 from compaction.run.compact import clean_logs
 from compaction.run.expire import delete_old_segments
-from compaction.run.run import Environment
 from compaction.run.sizing import Sizes
 from tests.disk import FaultyFileSystem, Operation, Stopped, WatchedFileSystem
 from tests.kafka.encode import Batch, Record
@@ -219,8 +218,8 @@ class Kind(NamedTuple):
         ):
             try:
                 if self.expires:
-                    return Ended.of(delete_old_segments(LocalPasses, request, Environment(fs)))
-                return Ended.of(clean_logs(LocalPasses, request, Environment(fs, _SIZES)))
+                    return Ended.of(delete_old_segments(LocalPasses, request, fs))
+                return Ended.of(clean_logs(LocalPasses, request, fs, _SIZES))
             except UsageError as error:
                 return Ended(2, {}, str(error))
             except CompactionError as error:

@@ -65,7 +65,6 @@ from compaction.report import LogStatus, RunReport
 from compaction.rules.log_view import AbortedTxn
 from compaction.run import waves
 from compaction.run.compact import clean_logs
-from compaction.run.run import Environment
 from tests.disk import FaultyFileSystem, Inode
 from tests.kafka.encode import Batch, Record
 from tests.local_job import request_for
@@ -388,7 +387,7 @@ class World:
         files = self._files(schedule, actor)
 
         def work() -> RunReport:
-            return clean_logs(LocalPasses, _request(self.scenario, files, copy=copy), Environment(files))
+            return clean_logs(LocalPasses, _request(self.scenario, files, copy=copy), files)
 
         actor.work = work
         self._enter(schedule, actor)
