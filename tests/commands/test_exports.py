@@ -26,22 +26,13 @@ from compaction.options.inputs import Inputs
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.run.compact import clean_logs
 from tests.executed import executed
-from tests.exports.exports import (
-    CODINGS,
-    LOG_NAME,
-    aiven,
-    no_exports_known,
-    objects,
-    require_cryptography,
-    source,
-    upload,
-)
+from tests.exports.exports import LOG_NAME, aiven, coding, no_exports_known, objects, require_cryptography, source, upload
 from tests.golden import unpack_backup_sets
 from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import files
 from tests.object_store.local_run import COMPACT, NOW_MS, figures, run
 
-__all__ = ["no_exports_known", "objects", "source"]
+__all__ = ["coding", "no_exports_known", "objects", "source"]
 
 
 @pytest.fixture
@@ -51,12 +42,9 @@ def log_dir(source: Path, tmp_path: Path) -> Path:
     return tmp_path / "log-dir"
 
 
-@pytest.mark.parametrize("coding", CODINGS)
 def test_a_compacted_copy_of_an_export_is_that_of_the_log_directory(
     coding: str, objects: Path, log_dir: Path, tmp_path: Path
 ) -> None:
-    if "encrypted" in coding:
-        require_cryptography()
     address = f"aiven+file://{objects}/{coding}"
     before = files(objects)
     there = run("--log-dir", address, "--output-dir", tmp_path / "there", *COMPACT)
@@ -125,13 +113,10 @@ def stems(export: Path) -> list[str]:
     return sorted(path.relative_to(export).as_posix() for path in export.rglob("*.rsm-manifest"))
 
 
-@pytest.mark.parametrize("coding", CODINGS)
 def test_an_export_of_the_plugin_is_compacted_into_another_one(
     coding: str, objects: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Which has the same uploads, by name, and the records that a log directory would have."""
-    if "encrypted" in coding:
-        require_cryptography()
     before = files(objects)
     given, target = f"aiven+file://{objects}/{coding}", tmp_path / "new" / "prefix"
     options = ("--log-dir", given, "--output-dir", target, "--output-layout", "aiven")
