@@ -43,20 +43,13 @@ from compaction.output.finished import STAGED, hidden_name, remove_leftovers
 _GROUP, _OTHERS = 0o070, 0o007
 
 
-class Permissions(NamedTuple):
-    """The directory and the file of the source from which an export on a disk takes mode and owner: those with the fewest
+def _most_private_of(log_dir: str) -> tuple[str | None, str | None]:
+    """The directory and the file of a log directory from which an export on a disk takes mode and owner: those with the fewest
     readers."""
-
-    directory: str | None = None
-    file: str | None = None
-
-    @classmethod
-    def of(cls, log_dir: str) -> Permissions:
-        """The permissions of a log directory on a disk."""
-        files = LocalFileSystem()
-        logs = [location.path for location in discover(files, [log_dir], Selector())]
-        segments = [join(path, name) for path in logs for name in files.listdir(path) if name.endswith(LOG)]
-        return cls(_most_private(files, [log_dir, *logs]), _most_private(files, segments))
+    files = LocalFileSystem()
+    logs = [location.path for location in discover(files, [log_dir], Selector())]
+    segments = [join(path, name) for path in logs for name in files.listdir(path) if name.endswith(LOG)]
+    return _most_private(files, [log_dir, *logs]), _most_private(files, segments)
 
 
 def _most_private(files: ReadableFileSystem, paths: Iterable[str]) -> str | None:
@@ -68,18 +61,19 @@ class NewExport(NamedTuple):
     """An export that is being written in ``place``.
 
     :param create: opens a new file there
+    :param like: a directory whose mode and owner its directories take
     """
 
     files: FileSystem
     place: str
     create: Callable[[str], Output]
-    permissions: Permissions = Permissions()
+    like: str | None = None
 
     def mkdir(self, path: str) -> None:
         """Make a directory in ``place``, and those above it."""
         if path != self.place:
             self.mkdir(parent(path))
-        self.files.mkdir(path, self.permissions.directory)
+        self.files.mkdir(path, self.like)
 
     def write(self, path: str, blocks: Iterable[Chunk]) -> None:
         """Write a file, durable on return; ``StorageError`` if the file system refused, or what is read back differs."""
@@ -103,23 +97,22 @@ def require_empty(path: str) -> None:
 def new_export(path: str, log_dir: str | None = None) -> AbstractContextManager[NewExport]:
     """An export that is complete when the block ends, and removed if the block fails.
 
-    :param log_dir: the source on a disk, whose permissions the export takes
+    :param log_dir: the source on a disk, whose permissions an export on a disk takes
     :raises UsageError: the target is not empty
     :raises LockedError: another run writes to the same target
     """
     require_empty(path)
-    if storage_of(path).renames:
-        return _new_directory(path, Permissions() if log_dir is None else Permissions.of(log_dir))
-    return _new_objects(path)
+    return _new_directory(path, log_dir) if storage_of(path).renames else _new_objects(path)
 
 
 @contextmanager
-def _new_directory(path: str, permissions: Permissions) -> Iterator[NewExport]:
+def _new_directory(path: str, log_dir: str | None) -> Iterator[NewExport]:
     files = LocalFileSystem()
+    directory, file = (None, None) if log_dir is None else _most_private_of(log_dir)
     with staging_directory(files, path) as staging:
         place = join(staging, "export")
-        files.mkdir(place, permissions.directory)
-        yield NewExport(files, place, lambda name: files.create(name, permissions.file), permissions)
+        files.mkdir(place, directory)
+        yield NewExport(files, place, lambda name: files.create(name, file), directory)
         files.fsync_dir(place)
         files.rename(place, path)
         files.fsync_dir(parent(path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +26,35 @@ from compaction.options.inputs import Inputs
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.run.compact import clean_logs
 from tests.executed import executed
-from tests.exports.exports import (
-    CODINGS,
-    LOG_NAME,
-    aiven,
-    no_exports_known,
-    objects,
-    require_cryptography,
-    upload,
-)
+from tests.exports.exports import LOG_NAME, aiven, coding, no_exports_known, objects, require_cryptography, source, upload
 from tests.golden import unpack_backup_sets
 from tests.local_passes import LocalPasses
 from tests.log.logs import iter_batches
 from tests.object_store.fixtures import files
 from tests.object_store.local_run import COMPACT, NOW_MS, figures, run
 
-__all__ = ["no_exports_known", "objects"]
+__all__ = ["coding", "no_exports_known", "objects", "source"]
+
+
+@pytest.fixture
+def log_dir(source: Path, tmp_path: Path) -> Path:
+    """A log directory that has the exported log only."""
+    shutil.copytree(source, tmp_path / "log-dir" / LOG_NAME)
+    return tmp_path / "log-dir"
+
+
+def test_a_compacted_copy_of_an_export_is_that_of_the_log_directory(
+    coding: str, objects: Path, log_dir: Path, tmp_path: Path
+) -> None:
+    address = f"aiven+file://{objects}/{coding}"
+    before = files(objects)
+    there = run("--log-dir", address, "--output-dir", tmp_path / "there", *COMPACT)
+    here = run("--log-dir", log_dir, "--output-dir", tmp_path / "here", *COMPACT)
+    assert figures(there) == figures(here) != []
+    assert [log.status.value for log in there.logs] == ["cleaned"]
+    assert files(tmp_path / "there") == files(tmp_path / "here")
+    assert files(objects) == before
+    assert figures(run("--log-dir", address, "--dry-run", *COMPACT)) == figures(here)
 
 
 def test_keys_are_given_in_toml(objects: Path, tmp_path: Path) -> None:
@@ -100,13 +114,10 @@ def stems(export: Path) -> list[str]:
     return sorted(path.relative_to(export).as_posix() for path in export.rglob("*.rsm-manifest"))
 
 
-@pytest.mark.parametrize("coding", CODINGS)
 def test_an_export_of_the_plugin_is_compacted_into_another_one(
     coding: str, objects: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Which has the same uploads, by name, and the records that a log directory would have."""
-    if "encrypted" in coding:
-        require_cryptography()
     before = files(objects)
     given, target = f"aiven+file://{objects}/{coding}", tmp_path / "new" / "prefix"
     options = ("--log-dir", given, "--output-dir", target, "--output-layout", "aiven")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.exports.exports import no_exports_known, objects, source
+from tests.exports.exports import coding, no_exports_known, objects, source
 from tests.files.remote_places import bucket
 
-__all__ = ["bucket", "no_exports_known", "objects", "source"]
+__all__ = ["bucket", "coding", "no_exports_known", "objects", "source"]

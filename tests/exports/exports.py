@@ -44,6 +44,14 @@ def require_cryptography() -> None:
         pytest.skip("the package cryptography is not installed")
 
 
+@pytest.fixture(params=CODINGS)
+def coding(request: pytest.FixtureRequest) -> str:
+    """A set of objects; those that are encrypted need a package."""
+    if "encrypted" in request.param:
+        require_cryptography()
+    return str(request.param)
+
+
 @pytest.fixture(autouse=True)
 def no_exports_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Addresses and keys of other tests do not apply."""

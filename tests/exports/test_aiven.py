@@ -31,7 +31,7 @@ from compaction.files.segment_file import SegmentReader
 from compaction.files.uri import parse_uri
 from compaction.log.discover import Selector, discover, require_logs
 from tests.exports.aiven_objects import KEY_ID, AivenWriter, new_key
-from tests.exports.exports import CODINGS, LOG_NAME, aiven, require_cryptography, second_upload
+from tests.exports.exports import LOG_NAME, aiven, require_cryptography, second_upload
 from tests.files.remote_places import PLACE
 from tests.log.logs import build, data_batch
 
@@ -66,10 +66,7 @@ def read_all(address: str) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.parametrize("coding", CODINGS)
 def test_an_export_has_the_files_of_the_log_directory_that_it_was_made_from(coding: str, objects: Path, source: Path) -> None:
-    if "encrypted" in coding:
-        require_cryptography()
     address = aiven(objects / coding)
     assert MixedFileSystem().listdir(address) == [LOG_NAME]
     expected = {file.name: file.read_bytes() for file in source.iterdir()}
@@ -77,10 +74,7 @@ def test_an_export_has_the_files_of_the_log_directory_that_it_was_made_from(codi
     assert read_all(address) == {name: data for name, data in expected.items() if not name.startswith(f"{217:020d}.log")}
 
 
-@pytest.mark.parametrize("coding", CODINGS)
 def test_any_range_of_a_segment_is_read(coding: str, objects: Path, source: Path) -> None:
-    if "encrypted" in coding:
-        require_cryptography()
     files, name = MixedFileSystem(), f"{104:020d}.log"
     path, data = join(aiven(objects / coding), LOG_NAME, name), (source / name).read_bytes()
     for start in (0, 1, 255, 256, 1000, len(data) - 1):
@@ -174,12 +168,10 @@ def test_an_encrypted_export_with_another_private_key_is_an_error(objects: Path,
         read_all(aiven(objects / "encrypted"))
 
 
-@pytest.mark.parametrize("coding", ["zstd", "zstd-encrypted"])
+@pytest.mark.parametrize("coding", ["zstd", "zstd-encrypted"], indirect=True)
 def test_decoded_chunks_are_kept_up_to_a_limit_for_all_objects(
     coding: str, objects: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "encrypted" in coding:
-        require_cryptography()
     monkeypatch.setattr(aiven_objects, "KEPT", aiven_objects.KeptBytes(600))
     read_all(aiven(objects / coding))
     # chunks of 256 bytes

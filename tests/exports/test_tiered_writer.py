@@ -31,16 +31,7 @@ from compaction.log.read_log import read_segments
 from compaction.names import TopicPartition
 from compaction.rules.log_view import Segment
 from tests.disk import Operation, WatchedFileSystem
-from tests.exports.exports import (
-    CODINGS,
-    TOPIC_ID,
-    aiven,
-    local_tiered,
-    offsets_in,
-    require_cryptography,
-    upload,
-    write_log_dir,
-)
+from tests.exports.exports import TOPIC_ID, aiven, local_tiered, offsets_in, require_cryptography, upload, write_log_dir
 from tests.exports.test_aiven import read_all
 from tests.exports.test_local_tiered import offsets
 from tests.kafka.encode import Batch, Record
@@ -77,11 +68,8 @@ def write(log_dir: Path, target: Path, layout: str, source: str | None = None) -
     return tiered(target, layout, source, uploads).write(str(log_dir), NOW_MS)
 
 
-@pytest.mark.parametrize("coding", CODINGS)
 def test_what_the_plugin_wrote_is_written_again_as_it_was(coding: str, objects: Path, copy: Path, tmp_path: Path) -> None:
     """But for data keys, their authenticated data, and IVs."""
-    if "encrypted" in coding:
-        require_cryptography()
     write(copy, tmp_path / "out", "aiven", aiven(objects / coding))
     old, new = files(objects / coding), files(tmp_path / "out")
     assert list(new) == list(old)
@@ -148,6 +136,7 @@ def of_other_chunks(size: int, chunk_bytes: int, coding: Any, sizes: list[int]) 
         ("plain", "_chunk_index", of_other_chunks, "it cannot be decoded: chunk 0|it is decoded to other bytes"),
         ("plain", "_chunk_index", lambda size, *given: _chunk_index(size - 1, *given), "its manifest has offsets 0 to"),
     ],
+    indirect=["coding"],
 )
 def test_what_the_layout_reads_otherwise_is_not_completed(
     coding: str,
@@ -159,8 +148,6 @@ def test_what_the_layout_reads_otherwise_is_not_completed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if "encrypted" in coding:
-        require_cryptography()
     monkeypatch.setattr(f"compaction.exports.aiven_writer.{name}", broken)
     with pytest.raises(StorageError, match=f"output is read back otherwise than it was written: .*({told})"):
         write(copy, tmp_path / "out", "aiven", aiven(objects / coding))
