@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from compaction.config.sources import CONFIGURED
-from compaction.metrics import Family, Metric, document, labels_of, of_run, outcomes
+from compaction.metrics import Family, Metric, document, labels_of, outcomes
 from compaction.printable import printable_json
 from compaction.report import LogReport, LogStatus, RunStatus, VersionUsed
 from compaction.results import PageResult, Result
@@ -541,8 +541,7 @@ def comparison_metrics(comparison: Comparison) -> str:
       ``policy``, by ``state``: ``before``, ``after`` and ``expired`` |
     | ``kafka_log_compaction_policy_log_broker_rounds`` | the rounds that a broker's cleaner needs |
     """
-    run = {"run_id": comparison.run_id, "status": comparison.status.value, "dry_run": "true"}
-    return document(run, (*of_run(comparison.seconds, comparison.as_of_ms), *_of_policies(comparison)))
+    return document(comparison, _of_policies(comparison), status=comparison.status.value, dry_run=True)
 
 
 def _of_policies(comparison: Comparison) -> Iterator[Metric]:
