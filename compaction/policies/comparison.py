@@ -273,7 +273,7 @@ class Comparison(PageResult):
     age_bounds_ms: tuple[int, ...]
     seconds: float = 0.0
     kafka_versions: tuple[VersionUsed, ...] = ()
-    origin: Mapping[str, Any] = field(default_factory=dict)
+    origin: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def status(self) -> RunStatus:
@@ -381,7 +381,7 @@ class Explanation(Result):
 
     logs: Sequence[ComparedLog]
     as_of_ms: int
-    origin: Mapping[str, Any] = field(default_factory=dict)
+    origin: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:

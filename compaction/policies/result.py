@@ -218,7 +218,7 @@ class OverTime(PageResult):
     period_ms: int
     ahead_ms: int = 0
     seconds: float = 0.0
-    origin: Mapping[str, Any] = field(default_factory=dict)
+    origin: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def shown(self) -> list[SimulatedLog]:
