@@ -55,7 +55,7 @@ class Surroundings:
     progress: Callable[[], AbstractContextManager[Progress | None]] = nullcontext
     starting: Callable[[], AbstractContextManager[None]] = nullcontext
     ends_with_process: bool = False
-    options: Mapping[str, Any] | None = None
+    options: Mapping[str, object] | None = None
     on_wave: Callable[[RunReport], None] = lambda report: None
     on_report: Callable[[RunReport], None] = lambda report: None
 
@@ -237,7 +237,7 @@ def chosen(
     inputs: Inputs, settings: Mapping[str, str] = MappingProxyType({}), *, to_store: bool = False
 ) -> Iterator[EngineChoice]:
     """The engine of a call, see ``choose``. It ends with the block, or with the process of a command."""
-    name, spark, cores = (inputs.given[keyword] for keyword in ("engine", "spark", "cores"))
+    name, spark, cores = (inputs[keyword] for keyword in ("engine", "spark", "cores"))
     engine = choose(name, inputs.command.name, spark=spark, settings=settings, to_store=to_store, cores=cores)
     engine.paths = inputs["log_dirs"]
     try:

@@ -103,15 +103,18 @@ _UNKNOWN = Family("log_policy_unknown", "Whether a log's cleanup.policy is unkno
 
 def open_metrics(report: RunReport) -> str:
     status = _RUNNING if report.remaining_logs else report.status.value
-    run = {"run_id": report.run_id, "status": status, "dry_run": str(report.dry_run).lower()}
-    return document(run, (*of_run(report.seconds, report.as_of_ms), *_of_run(report)))
+    return document(report, _of_run(report), status=status, dry_run=report.dry_run)
 
 
-def document(run: Mapping[str, str], metrics: Iterable[Metric]) -> str:
-    """An OpenMetrics document; ``run`` are the labels of ``run_info``."""
-    lines = [f"# TYPE {_PREFIX}run info", f"# HELP {_PREFIX}run The last run."]
-    lines.append(_sample("run_info", run, 1))
-    return "\n".join([*lines, *(line for metric in metrics for line in _lines(metric))]) + f"\n{_END}"
+def document(result: Any, metrics: Iterable[Metric], *, status: str, dry_run: bool) -> str:
+    """The OpenMetrics document of any command's result: what all of them have, then ``metrics``."""
+    run = {"run_id": result.run_id, "status": status, "dry_run": str(dry_run).lower()}
+    common = (
+        Metric("run_seconds", "Elapsed time of the run.", "seconds", [({}, round(result.seconds, 3))]),
+        Metric("as_of_timestamp_seconds", "The run's now.", "seconds", [({}, result.as_of_ms / 1000)]),
+    )
+    lines = [f"# TYPE {_PREFIX}run info", f"# HELP {_PREFIX}run The last run.", _sample("run_info", run, 1)]
+    return "\n".join([*lines, *(line for metric in (*common, *metrics) for line in _lines(metric))]) + f"\n{_END}"
 
 
 def with_last_success(text: str, previous: str, success_s: float | None) -> str:
@@ -135,12 +138,6 @@ def _lines(metric: Metric) -> Iterator[str]:
         yield f"# UNIT {_PREFIX}{metric.name} {metric.unit}"
     yield f"# HELP {_PREFIX}{metric.name} {metric.help}"
     yield from (_sample(metric.name, labels, value) for labels, value in metric.samples)
-
-
-def of_run(seconds: float, as_of_ms: int) -> Iterator[Metric]:
-    """The metrics that every command has."""
-    yield Metric("run_seconds", "Elapsed time of the run.", "seconds", [({}, round(seconds, 3))])
-    yield Metric("as_of_timestamp_seconds", "The run's now.", "seconds", [({}, as_of_ms / 1000)])
 
 
 def outcomes(name: str, counts: Iterable[tuple[Mapping[str, str], Iterable[str]]]) -> Metric:

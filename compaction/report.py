@@ -30,7 +30,7 @@ import enum
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 from compaction.results import PageResult
 from compaction.screen.amounts import change, counted, elapsed, share_freed, size
@@ -153,7 +153,7 @@ class LogReport:
     #: bytes that remain in ``.deleted`` files, with their indexes, until the next run or a broker's start removes them
     deleted_bytes: int = 0
     #: the topic-level entries that are not Kafka's defaults, each with its ``value`` and its ``source``
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     #: records that were dropped, or became tombstones, because their keys were to be erased
     erased_records: int = field(default=0, metadata={REASON: "erased"})
     #: bytes that it was expected to free before it was read, of a log that was cleaned or deferred (see ``--order benefit``)
@@ -229,6 +229,33 @@ _COUNTS = tuple(count.name for count in fields(LogReport) if count.type == "int"
 _COLOURS = {LogStatus.FAILED: "bold red", LogStatus.CLEANED: "green", LogStatus.SKIPPED: "dim"}
 
 
+class ErasedKey(TypedDict):
+    """A key by its salted hash, and the number of its records."""
+
+    sha256: str
+    records: int
+
+
+class ErasureDocument(TypedDict, total=False):
+    """The ``erasure`` of a run's report, see ``compaction.erasure.erasure_report``."""
+
+    on_match: str
+    salt: str
+    keys_given: int
+    patterns_given: int
+    keys_found: int
+    keys: list[ErasedKey]
+    resumed: list[str]
+    notes: list[str]
+    keys_not_found: int
+    not_found: list[dict[str, object]]
+    left_files: list[str]
+    logs_not_searched: int
+    remaining_records: int
+    remaining_accepted: bool
+    certificate: dict[str, str]
+
+
 @dataclass(frozen=True)
 class RunReport(PageResult):
     """The outcome of one run.
@@ -248,8 +275,8 @@ class RunReport(PageResult):
     logs: tuple[LogReport, ...]
     seconds: float = 0.0
     kafka_versions: tuple[VersionUsed, ...] = ()
-    origin: Mapping[str, Any] = field(default_factory=dict)
-    erasure: Mapping[str, Any] = field(default_factory=dict)
+    origin: Mapping[str, object] = field(default_factory=dict)
+    erasure: ErasureDocument = field(default_factory=ErasureDocument)
     copied: bool = False
     #: the place and size of a copy in another layout than a log directory's
     written: str = ""
@@ -452,7 +479,7 @@ def _since(logs: Sequence[LogReport]) -> Iterator[str]:
         yield f"copied in full: {len(full) - _MOST_NAMES:,} more; --verbose names them"
 
 
-def _not_found(erasure: Mapping[str, Any]) -> Iterator[str]:
+def _not_found(erasure: ErasureDocument) -> Iterator[str]:
     """Missing keys, by their lines in the given files."""
     missing: int = erasure.get("keys_not_found", 0)
     if missing:

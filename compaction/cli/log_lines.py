@@ -16,7 +16,7 @@ import traceback
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import Any, TextIO
+from typing import TextIO
 
 from compaction.cli import standard_streams
 from compaction.printable import printable, printable_json, printable_lines
@@ -38,7 +38,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, timezone.utc)
-        fields: dict[str, Any] = {
+        fields: dict[str, object] = {
             "time": time.isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,

@@ -16,18 +16,7 @@ from compaction.engine_choice import EngineChoice, chosen
 from compaction.errors import UsageError
 from compaction.options.inputs import Inputs, read_request, read_selector
 from compaction.options.option import CommandOptions
-from compaction.options.table import (
-    ALL_ROWS,
-    EXPLAIN,
-    HTML,
-    LOG_DIRS,
-    MESSAGES,
-    METRICS,
-    OUTPUT,
-    QUIET,
-    REPORT,
-    DryRunOptions,
-)
+from compaction.options.table import EXPLAIN, REPORTED, DryRunOptions
 from compaction.options.values import Texts, read_duration
 from compaction.policies.comparison import Comparison, comparison_metrics
 from compaction.policies.result import OverTime, simulation_metrics
@@ -78,8 +67,7 @@ examples:
 """
 
 
-_LINE = (LOG_DIRS, EXPLAIN, REPORT, METRICS, HTML, ALL_ROWS, QUIET, OUTPUT, MESSAGES)
-OPTIONS = CommandOptions("dry-run", DryRunOptions, *_LINE, description=_DESCRIPTION, epilog=_EPILOG)
+OPTIONS = CommandOptions("dry-run", DryRunOptions, EXPLAIN, *REPORTED, description=_DESCRIPTION, epilog=_EPILOG)
 
 
 @OPTIONS.function

@@ -65,7 +65,7 @@ def _target(inputs: Inputs) -> ExportTarget:
     return LAYOUTS[inputs["output_layout"] or ""].target(options)
 
 
-def provenance(inputs: Inputs, engine: EngineChoice | None = None) -> dict[str, Any]:
+def provenance(inputs: Inputs, engine: EngineChoice | None = None) -> dict[str, object]:
     """The call and the environment of a run, for its report: versions, options, settings, each with its source.
 
     | field | meaning |

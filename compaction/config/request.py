@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from compaction.config.resolver import Resolver
 from compaction.config.sources import Policy
@@ -57,7 +56,7 @@ class CompactionRequest:
     allow_keyless: bool = False
     replace: bool = False
     only_known_files: bool = False
-    call: Mapping[str, Any] | None = None
+    call: Mapping[str, object] | None = None
     kafka_version: str | None = None
     release_early: bool = False
     retain_replaced: bool = False

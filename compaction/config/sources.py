@@ -251,7 +251,7 @@ def read_toml(text: str, path: str) -> TomlSettings:
     )
 
 
-def _settings(table: Mapping[str, Any], prefix: _Path, path: str, lines: Mapping[_Path, int]) -> Iterator[Setting]:
+def _settings(table: Mapping[str, object], prefix: _Path, path: str, lines: Mapping[_Path, int]) -> Iterator[Setting]:
     origin = Origin.TOML_BROKER if prefix == ("broker",) else Origin.TOML_TOPIC
     for keys, value in _leaves(table):
         name = ".".join(keys)
@@ -280,7 +280,7 @@ def _entry(name: str, source: Source, prefix: _Path) -> Entry:
     raise unknown_name(name, source, BROKER_ENTRIES, hint)
 
 
-def _leaves(table: Mapping[str, Any], prefix: _Path = ()) -> Iterator[tuple[_Path, Any]]:
+def _leaves(table: Mapping[str, object], prefix: _Path = ()) -> Iterator[tuple[_Path, object]]:
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _leaves(value, (*prefix, key))
@@ -288,7 +288,7 @@ def _leaves(table: Mapping[str, Any], prefix: _Path = ()) -> Iterator[tuple[_Pat
             yield (*prefix, key), value
 
 
-def _text_of(value: Any) -> str:
+def _text_of(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):

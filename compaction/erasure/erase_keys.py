@@ -40,7 +40,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +67,7 @@ from compaction.output.swap import has_replaced_segments
 from compaction.passes.clean_into import clean_parts
 from compaction.passes.merge import CleanedParts
 from compaction.passes.tasks import CleanContext, OutputPart, PartResult, SliceId
-from compaction.report import LogReport, LogStatus, RunReport
+from compaction.report import ErasureDocument, LogReport, LogStatus, RunReport
 from compaction.rules.kafka_rules import KafkaRules, OldFormat, Retention
 from compaction.rules.log_to_clean import SkipCause, Verdict
 from compaction.rules.log_view import LogView
@@ -262,13 +261,14 @@ class _KeyErasure(Command):
             for log, report in zip(logs, reports, strict=True)
         ]
 
-    def document(self, reports: Sequence[LogReport]) -> dict[str, Any]:
+    def document(self, reports: Sequence[LogReport]) -> ErasureDocument:
         request, certifier, files = self._request, self._certifier, left_files(self._base)
         erased = FoundKeys.joined(erased for erased, _ in self._found.values())
         keys = FoundKeys.joined([erased, *(remaining for _, remaining in self._found.values())])
         notes = [*notes_of(self._base, reports, files), *(() if certifier is None else certifier.notes)]
         document = erasure_document(request.erasure, erased, self._resumed, notes)
-        document |= missing_document(request.erasure, keys, request.places) | {"left_files": files}
+        document |= missing_document(request.erasure, keys, request.places)
+        document["left_files"] = files
         searched = {str(log.topic_partition) for log in self._found}
         unread = [log for log in reports if log.name not in searched]
         document["logs_not_searched"] = sum(log.disk_bytes_before > 0 or log.status is LogStatus.FAILED for log in unread)
@@ -299,7 +299,7 @@ class _Certifier:
         self.path, self._output, self._replaced = path, output, replaced
         self.status, self.notes = NOT_MADE, list[str]()
         #: what the certificate has: the objects of logs, and files elsewhere
-        self._objects: dict[LogLocation, Mapping[str, Any]] = {}
+        self._objects: dict[LogLocation, Mapping[str, object]] = {}
         self._elsewhere: list[Remains] = []
 
     def certify(self, logs: Sequence[Log], unplanned: Mapping[LogLocation, str]) -> None:

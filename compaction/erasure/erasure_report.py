@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from compaction.files.mixed import file_system
 from compaction.formats.keys import KeyPlaces, salted_digest
 from compaction.log.access import keeps_snapshots
 from compaction.names import LogLocation, marked_dirs_of
-from compaction.report import LogReport
+from compaction.report import ErasureDocument, LogReport
 from compaction.rules.log_to_clean import Verdict
 from compaction.run.log import Log, cleaned_report, skipped_report
 from compaction.screen.amounts import counted
@@ -69,7 +68,9 @@ def erased_report(log: Log, records: int, remaining: int) -> LogReport:
     )  # fmt: skip
 
 
-def erasure_document(erasure: Erasure, keys: FoundKeys, resumed: Sequence[LogLocation], notes: Sequence[str]) -> dict[str, Any]:
+def erasure_document(
+    erasure: Erasure, keys: FoundKeys, resumed: Sequence[LogLocation], notes: Sequence[str]
+) -> ErasureDocument:
     """The ``erasure`` of a run's report, without its certificate, ``left_files``, and the fields of ``missing_document``."""
     listed = zip(keys.hashes[:MOST_LISTED].tolist(), keys.records[:MOST_LISTED].tolist(), strict=True)
     return {
@@ -84,7 +85,7 @@ def erasure_document(erasure: Erasure, keys: FoundKeys, resumed: Sequence[LogLoc
     }
 
 
-def missing_document(erasure: Erasure, keys: FoundKeys, places: KeyPlaces | None) -> dict[str, Any]:
+def missing_document(erasure: Erasure, keys: FoundKeys, places: KeyPlaces | None) -> ErasureDocument:
     """The keys of the lists that are not among ``keys``, the keys of records. They are named by file and line, or only counted
     without ``places``, and never by value: a mistyped key may belong to another person.
     """

@@ -107,7 +107,7 @@ class Manifest:
     files: tuple[Entry, ...]
     run: str | None = None
     place: str | None = None
-    request: Mapping[str, Any] | None = None
+    request: Mapping[str, object] | None = None
     sources: Mapping[str, SourceLog] = field(default_factory=dict)
 
     @classmethod
@@ -178,7 +178,7 @@ def _are_valid(entries: Iterable[Entry], logs: Iterable[SourceLog]) -> bool:
     )
 
 
-def _checksum(document: dict[str, Any]) -> str:
+def _checksum(document: Mapping[str, object]) -> str:
     covered = {name: value for name, value in document.items() if name != "checksum"}
     return xxhash.xxh3_128_hexdigest(json.dumps(covered, sort_keys=True, separators=(",", ":")).encode())
 

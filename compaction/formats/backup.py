@@ -63,7 +63,7 @@ class BackupSegment:
     def covered_end(self) -> int:
         return self.end_offset + 1 if self.covered is None else self.covered[1]
 
-    def as_json(self, backup_id: str, uploaded_at: int) -> dict[str, Any]:
+    def as_json(self, backup_id: str, uploaded_at: int) -> dict[str, object]:
         fields = {**vars(self), "key": f"{backup_id}/{self.key}", "uploaded_at": uploaded_at}
         del fields["covered"]
         return {**fields, "covered_start_offset": self.covered_start, "covered_end_offset": self.covered_end - 1}

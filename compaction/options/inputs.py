@@ -48,8 +48,8 @@ class Inputs:
     """
 
     command: CommandOptions[Any]
-    given: Mapping[str, Any]
-    values: Mapping[str, Any]
+    given: Mapping[str, object]
+    values: Mapping[str, object]
     now_ms: int
 
     def __getitem__(self, keyword: str) -> Any:
@@ -62,8 +62,8 @@ class Inputs:
         :param options: from ``CommandOptions.complete``
         :param log_dirs: the log directories by their keywords
         """
-        given = {**{name: texts(value) for name, value in log_dirs.items()}, **cast("Mapping[str, Any]", options)}
-        now_ms = given.get("as_of")
+        given = {**{name: texts(value) for name, value in log_dirs.items()}, **cast("Mapping[str, object]", options)}
+        now_ms = cast("int | None", given.get("as_of"))
         return cls(command, given, {**_DEFAULTS, **given}, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
 
     def having(self, **changes: object) -> Inputs:
@@ -242,7 +242,7 @@ def _since(inputs: Inputs, target: str | None, log_dirs: Sequence[str]) -> str |
     return since
 
 
-def _call(inputs: Inputs, request: CompactionRequest) -> dict[str, Any]:
+def _call(inputs: Inputs, request: CompactionRequest) -> dict[str, object]:
     """The parameters of the run that change its output, as values of JSON. Names are those of the options in the first version
     that recorded them."""
     resolver = request.resolver

@@ -245,10 +245,10 @@ class CommandOptions(Generic[Values]):
         call.__signature__ = signature  # type: ignore[attr-defined]
         return call
 
-    def run(self, given: Mapping[str, Any]) -> Any:
+    def run(self, given: Mapping[str, object]) -> Any:
         """Calls the function of the Python API with the values of a command line. Its errors name flags."""
         own = {each.name: given[each.name] for each in _own(inspect.signature(self._run)) if each.name in given}
-        return self._run(**own, **cast("Mapping[str, Any]", self.complete(given)))
+        return self._run(**own, **cast("Mapping[str, object]", self.complete(given)))
 
     def in_keywords(self, text: str) -> str:
         """A message with the names of keywords in place of flags."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import xxhash
 
@@ -171,7 +171,7 @@ def uncertified(request: CompactionRequest) -> CompactionRequest:
     return request if call is None else replace(request, call={**call, _CERTIFICATE: "none, or it does not hold"})
 
 
-def record_request(output_dir: str, call: Mapping[str, Any]) -> None:
+def record_request(output_dir: str, call: Mapping[str, object]) -> None:
     """Change the request that a finished output records.
 
     :raises StorageError: it is not finished, or the file system refused
@@ -186,7 +186,7 @@ def record_request(output_dir: str, call: Mapping[str, Any]) -> None:
         OutputFileSystem().write_file(join(output_dir, MANIFEST), data)
 
 
-def differences(written: Mapping[str, Any] | None, asked: Mapping[str, Any] | None) -> list[str]:
+def differences(written: Mapping[str, object] | None, asked: Mapping[str, object] | None) -> list[str]:
     if written is None or asked is None:
         return ["everything: it was written by a run that did not record its request"]
     return sorted(name for name in written.keys() | asked.keys() if written.get(name) != asked.get(name))

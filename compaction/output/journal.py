@@ -95,7 +95,7 @@ def read_journal(fs: FileSystem, log_path: str) -> Journal | None:
     return journal
 
 
-def _checksum(body: dict[str, Any]) -> str:
+def _checksum(body: dict[str, object]) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(body, sort_keys=True).encode())
 
 

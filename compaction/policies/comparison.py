@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 from compaction.config.sources import CONFIGURED
-from compaction.metrics import Family, Metric, document, labels_of, of_run, outcomes
+from compaction.metrics import Family, Metric, document, labels_of, outcomes
 from compaction.printable import printable_json
 from compaction.report import LogReport, LogStatus, RunStatus, VersionUsed
 from compaction.results import PageResult, Result
@@ -273,7 +273,7 @@ class Comparison(PageResult):
     age_bounds_ms: tuple[int, ...]
     seconds: float = 0.0
     kafka_versions: tuple[VersionUsed, ...] = ()
-    origin: Mapping[str, Any] = field(default_factory=dict)
+    origin: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def status(self) -> RunStatus:
@@ -381,7 +381,7 @@ class Explanation(Result):
 
     logs: Sequence[ComparedLog]
     as_of_ms: int
-    origin: Mapping[str, Any] = field(default_factory=dict)
+    origin: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
@@ -541,8 +541,7 @@ def comparison_metrics(comparison: Comparison) -> str:
       ``policy``, by ``state``: ``before``, ``after`` and ``expired`` |
     | ``kafka_log_compaction_policy_log_broker_rounds`` | the rounds that a broker's cleaner needs |
     """
-    run = {"run_id": comparison.run_id, "status": comparison.status.value, "dry_run": "true"}
-    return document(run, (*of_run(comparison.seconds, comparison.as_of_ms), *_of_policies(comparison)))
+    return document(comparison, _of_policies(comparison), status=comparison.status.value, dry_run=True)
 
 
 def _of_policies(comparison: Comparison) -> Iterator[Metric]:

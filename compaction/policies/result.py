@@ -25,7 +25,7 @@ from datetime import datetime, timezone
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from compaction.metrics import Family, Metric, document, labels_of, of_run
+from compaction.metrics import Family, Metric, document, labels_of
 from compaction.report import RunStatus
 from compaction.results import PageResult
 from compaction.screen.amounts import counted, elapsed, short_duration, size
@@ -218,7 +218,7 @@ class OverTime(PageResult):
     period_ms: int
     ahead_ms: int = 0
     seconds: float = 0.0
-    origin: Mapping[str, Any] = field(default_factory=dict)
+    origin: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def shown(self) -> list[SimulatedLog]:
@@ -423,9 +423,8 @@ def _time(ms: int) -> str:
 
 
 def simulation_metrics(result: OverTime) -> str:
-    run = {"run_id": result.run_id, "status": result.status.value, "dry_run": "true"}
     failed = [(labels_of(log), int(log.error is not None)) for log in result.logs]
     pairs = [(log, effect) for log in result.logs for effect in log.effects if effect.error is None]
     effects = [(labels_of(log) | {"policy": effect.policy}, effect) for log, effect in pairs]
     of_logs = Metric("log_failed", "Whether a log failed.", "", failed), *(family.of(effects) for family in _OF_EFFECT)
-    return document(run, (*of_run(result.seconds, result.as_of_ms), *of_logs))
+    return document(result, of_logs, status=result.status.value, dry_run=True)

@@ -173,23 +173,12 @@ def test_many_policies_have_several_tables() -> None:
     assert [name for line in heads for name in line.split() if len(name) == 1] == list("ABCDEFGHIJ")
 
 
-def test_a_quiet_comparison_prints_its_last_line_only() -> None:
-    last = "dry run, nothing written: 1 log; A 100.0 kB -> 50.0 kB, B 100.0 kB -> 80.0 kB on disk, in 1.2 s without start-up\n"
-    assert shown(comparison(log("a-0", 100)), None, only_summary=True) == last
-
-
 def test_a_refused_log_is_not_counted_as_freed() -> None:
     found = comparison(log("a-0", 100), log("b-0", 300, status=OutcomeStatus.REFUSED))
     compacting, deleting = found.totals()
     assert (compacting.before.bytes, compacting.after.bytes) == (400_000, 350_000)
     assert (deleting.before.bytes, deleting.after.bytes) == (400_000, 320_000)
     assert (found.exit_code, found.refused) == (0, 1)
-
-
-def test_markup_in_a_name_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    text = shown(comparison(made.failed("b-0", "[red]broken[/red]")), 80, colours=True, details=True)
-    assert "[red]broken[/red]" in text
 
 
 def test_letters_go_on_after_z() -> None:
