@@ -60,7 +60,6 @@ _CALLS: tuple[tuple[Any, ...], ...] = (
     (messages.wrapped_records, _MESSAGES, 0, 0, _FIELDS, _BYTES, 0),
     (messages.filter_messages, _MESSAGES, 0, 0, _FIELDS, _empty(np.int64, 1), _BYTES),
     # erasure
-    (records.locate_keys, *_DECODED, _BOOLS, 0, _ENTRIES, _INTS, _COUNTERS),
     (keys.KeySet.of, _empty(np.int64, 1), _BYTES, _SECRET),
     (keys.KeySet(_INT, _empty(np.int64, 1), _BYTES).match, _ENTRIES, _SECRET, _BOOLS),
     (keys.unmatch_tombstones, _ENTRIES, _BOOLS),
