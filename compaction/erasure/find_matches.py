@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from compaction.files.segment_file import Block
 from compaction.formats.keys import KeyCriteria, KeyPattern, salted_digest, shards
 from compaction.formats.record_batch import CONTROL, MAGIC
-from compaction.kernels.keys import BYTES_PER_KEY, KeySet, copy_keys, unmatch_tombstones
-from compaction.kernels.records import locate_keys
+from compaction.kernels.keys import BYTES_PER_KEY, UNHASHED, KeySet, copy_keys, unmatch_tombstones
+from compaction.kernels.records import LOOKUPS_ONLY, SKIP, scan_records
 from compaction.kernels.tables import DROPPED, OFFSET_SHIFT
 from compaction.passes.decoder import Decoded
 from compaction.passes.scan import Emitted, RecordCounts, finish, in_portions, scan_records_of
@@ -156,11 +156,13 @@ class _MatchSink:
     def take(self, decoded: Decoded) -> Iterable[Emitted]:
         rows, first = decoded.rows, decoded.first_row
         data_batches, keyless = self._data_batches[first : first + len(rows)], np.zeros(len(rows), np.int32)
+        actions = np.where(data_batches, LOOKUPS_ONLY, SKIP).astype(np.uint8)
 
         def read(row: int) -> tuple[int, int, NDArray[np.uint64]]:
-            next_row, count, error = locate_keys(
-                decoded.block.raw, decoded.scratch, rows, decoded.spans, data_batches, row, self._located, keyless,
-                self.counts.counters,
+            # no record is below offset 0, so all of them become lookups, except those without a key
+            next_row, _, count, error = scan_records(
+                decoded.block.raw, decoded.scratch, rows, decoded.spans, actions, 0, row, self._located, self._located, keyless,
+                self.counts.counters, UNHASHED,
             )  # fmt: skip
             return next_row, error, self._located[:count]
 

@@ -52,7 +52,6 @@ _CALLS: tuple[tuple[Any, ...], ...] = (
     (_TABLE.update, _ENTRIES),
     (_FILTER.add, _ENTRIES),
     (_FILTER.prune, _ENTRIES, 0),
-    (slot_table.by_bound, _WORDS, _WORDS, _empty(np.int64, 2)),
     # messages of magic 0 and 1
     (batches.scan_messages, _BYTES, 0, True, _ROWS, 0, 0),
     (messages.plain_messages, _BYTES, 0, _ROWS, 0, _BYTES, _DECODED[3]),
@@ -60,7 +59,6 @@ _CALLS: tuple[tuple[Any, ...], ...] = (
     (messages.wrapped_records, _MESSAGES, 0, 0, _FIELDS, _BYTES, 0),
     (messages.filter_messages, _MESSAGES, 0, 0, _FIELDS, _empty(np.int64, 1), _BYTES),
     # erasure
-    (records.locate_keys, *_DECODED, _BOOLS, 0, _ENTRIES, _INTS, _COUNTERS),
     (keys.KeySet.of, _empty(np.int64, 1), _BYTES, _SECRET),
     (keys.KeySet(_INT, _empty(np.int64, 1), _BYTES).match, _ENTRIES, _SECRET, _BOOLS),
     (keys.unmatch_tombstones, _ENTRIES, _BOOLS),

@@ -50,6 +50,10 @@ _INIT2, _INIT3 = np.uint64(0x6C7967656E657261), np.uint64(0x7465646279746573)
 _FIRST_END, _SECOND_END = np.uint64(0xEE), np.uint64(0xDD)
 
 
+#: in place of a state: keys are not hashed
+UNHASHED = np.empty(0, np.uint64)
+
+
 @dataclass(frozen=True)
 class HashSecret:
     """128 bits, unpredictable before the run. ``repr`` hides them from log lines and tracebacks."""
@@ -345,7 +349,7 @@ def insert_keys(slots, starts, blob, low, high):
 
 @kernel
 def match_keys(located, slots, starts, blob, low, high, matched):
-    """Set ``matched`` (bool[n]) for each of ``located`` (uint64[n, 3], from ``locate_keys``) whose key is in the set."""
+    """Set ``matched`` (bool[n]) for each of ``located`` (uint64[n, 3], ``UNHASHED`` lookups) whose key is in the set."""
     for i in range(len(located)):
         slot = _find(slots, starts, blob, low, high, np.int64(located[i, 0]), np.int64(located[i, 1]))
         if slots[slot] != 0:

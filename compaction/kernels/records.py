@@ -25,7 +25,7 @@ RECORD_ERRORS = {
 #: the actions of ``scan_records`` for a batch
 MAP, LOOKUPS_ONLY, SKIP = 0, 1, 2
 #: columns of its ``counters``
-MESSAGES, KEYLESS, TOMBSTONES = range(3)
+MESSAGES, KEYLESS = range(2)
 #: body of a record with null key and null value
 _MIN_BODY = 6
 #: bytes within which a record's length, deltas and key length, of at most three bytes each, can be loaded eight bytes at a time
@@ -160,7 +160,6 @@ def _scan_batch(data, start, end, row, first_dirty, lookup_all, entries, n, look
         offset_word = np.uint64(offset + 1) << np.uint64(OFFSET_SHIFT)
         if value_size < 0:
             offset_word |= np.uint64(TOMBSTONE)
-            counters[TOMBSTONES] += 1
         if key_size < 0:
             counters[KEYLESS] += 1
             if clean:
@@ -191,8 +190,9 @@ def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, ent
     :param entries: uint64[c, 3] to fill; ``lookups`` uint64[c, 3] to fill, with ``LOOKUP`` set. The lookup of a record without
         a key has hash 0, 0; a dirty record without a key yields neither
     :param keyless: int32[r] to fill: records without a key by batch
-    :param counters: int64[3], added to: ``MESSAGES``, ``KEYLESS``, ``TOMBSTONES``
-    :param secret: from ``HashSecret.state``
+    :param counters: int64[2], added to: ``MESSAGES``, ``KEYLESS``
+    :param secret: from ``HashSecret.state``; with ``UNHASHED`` keys remain addresses, valid as long as ``raw`` and ``scratch``,
+        and sizes
     :returns: ``(next row, number of entries, number of lookups, error)``. After an error, ``next row`` is the corrupt batch,
         and entries and lookups are not valid. If ``next row`` is ``first_row`` without an error, ``c`` is below that batch's
         count
@@ -215,33 +215,10 @@ def scan_records(raw, scratch, rows, spans, actions, first_dirty, first_row, ent
         keyless[i] = counters[KEYLESS] - keyless_before
         if error != OK:
             return i, n, m, error
-    hash_keys(entries, n, secret)
-    hash_keys(lookups, m, secret)
+    if len(secret):
+        hash_keys(entries, n, secret)
+        hash_keys(lookups, m, secret)
     return next_row, n, m, OK
-
-
-@kernel
-def locate_keys(raw, scratch, rows, spans, selected, first_row, located, keyless, counters):
-    """Fill ``located`` (uint64[c, 3]) with the address, the size and the offset word, with ``LOOKUP``, of the key of each
-    record of ``rows[first_row:]`` that has one, as many batches as fit. Addresses are valid as long as ``raw`` and ``scratch``.
-
-    :param raw, scratch, rows, spans, keyless, counters: as for ``scan_records``
-    :param selected: bool[r], the batches to read
-    :returns: ``(next row, number of keys, error)``, as ``scan_records``
-    """
-    n = 0
-    for i in range(first_row, len(rows)):
-        if not selected[i]:
-            continue
-        if n + rows[i].count > len(located):
-            return i, n, OK
-        data, keyless_before = scratch if spans[i, 2] else raw, counters[KEYLESS]
-        # no record is below offset 0, so all of them become lookups, except those without a key
-        _, n, error = _scan_batch(data, spans[i, 0], spans[i, 1], rows[i], np.int64(0), True, located, 0, located, n, counters)
-        keyless[i] = counters[KEYLESS] - keyless_before
-        if error != OK:
-            return i, n, error
-    return len(rows), n, OK
 
 
 @kernel

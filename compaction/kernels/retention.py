@@ -215,23 +215,6 @@ def should_retain(offset, keyless, tombstone, survivors, cursor, first_dirty, la
 
 
 @inner
-def _peek(data, pos, end):
-    """``(next, offset delta)`` of the record at ``data[pos:end]``, without its key and value; ``next`` is -1 if it is
-    truncated."""
-    length, p = varint(data, pos, end)
-    if p < 0 or length < 1 or length > end - p:
-        return -1, np.int64(0)
-    stop = p + length
-    p += 1
-    while p < stop and data[p] >= 0x80:
-        p += 1
-    delta, p = varint(data, p + 1, stop)
-    if p < 0:
-        return -1, delta
-    return stop, delta
-
-
-@inner
 def filter_records(data, start, end, row, verdict, survivors, cursor, limits, kept):
     """Fill ``kept`` int64[count, 6] with the retained records of one batch: start, stop, tail position, timestamp delta, offset
     delta, and ``CANONICAL``, or another encoding.
@@ -248,12 +231,8 @@ def filter_records(data, start, end, row, verdict, survivors, cursor, limits, ke
         pos = p
         if not control:
             p, offset_delta = quick_bounds(address, pos, end)
-            if p == 0:
-                p, offset_delta = _peek(data, pos, end)
-            if p < 0:
-                return n, expired_total, tombstone_kept, bad_names, cursor, BAD_RECORD
             offset = row.base_offset + offset_delta
-            if first_dirty <= offset <= latest_offset:
+            if p > 0 and first_dirty <= offset <= latest_offset:
                 cursor = skip_below(survivors, cursor, offset)
                 if cursor == len(survivors) or survivors[cursor] >> np.uint64(tables.OFFSET_SHIFT) != np.uint64(offset + 1):
                     continue

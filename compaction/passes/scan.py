@@ -169,7 +169,7 @@ class RecordCounts:
         self.clear()
 
     def clear(self) -> None:
-        self.counters = np.zeros(3, np.int64)
+        self.counters = np.zeros(2, np.int64)
         self.keyless_rows = [np.empty(0, KEYLESS_ROW)]
 
     def add_keyless(self, rows: NDArray[np.void], keyless: NDArray[np.int32]) -> None:

@@ -11,23 +11,18 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from compaction.config.sources import read_sets
-from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
 from tests.kafka.cleaner import clean_partition
-from tests.kafka.encode import Batch, Record
 from tests.kafka.gateway import Gateway
-from tests.kafka.log import KafkaLog, Opening
-from tests.local_job import clean_locally, request_for, write_offsets
-from tests.local_passes import LocalPasses
+from tests.kafka.log import Opening
+from tests.local_job import clean_locally, write_offsets
 from tests.memory import scratch
 from tests.oracle.disk import read_partition, write_partition, write_producers
-from tests.oracle.random_logs import START_MS, Flavour, random_log
+from tests.oracle.random_logs import Flavour, random_log
 from tests.oracle.records import NaiveBatch
 from tests.oracle.segments import NaiveSegment
 from tests.passes.random_cases import NOW_MS
@@ -35,10 +30,6 @@ from tests.passes.random_cases import NOW_MS
 pytestmark = pytest.mark.kafka
 
 _ENTRY_BYTES = 24
-#: a broker requires more than 1 MiB per cleaner thread
-_LEAST_BUFFER_BYTES = (1 << 20) + 1
-#: more than three times the capacity of such a map
-_KEYS = 130_000
 CONFIG = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0",
@@ -111,25 +102,3 @@ def test_with_transactions_kafka_retains_at_least_as_much(gateway: Gateway, seed
         {record for batch in batches(side) if not batch.control for record in batch.records()} for side in (ours, kafkas)
     )
     assert mine <= theirs
-
-
-@pytest.mark.slow
-def test_the_smallest_buffer_that_a_broker_accepts_needs_many_rounds_in_kafka_and_one_here(gateway: Gateway) -> None:
-    rng, each = random.Random(1), 1_000
-    order = [*range(_KEYS), *(rng.randrange(_KEYS) for _ in range(_KEYS // 4))]
-    records = [Record(at, START_MS + at, b"key-%d" % key, b"%d" % at) for at, key in enumerate(order)]
-    made = [Batch(records[at : at + each]).encode() for at in range(0, len(order), each)]
-    with scratch() as root:
-        with KafkaLog(gateway, root / "kafkas" / "t-0", Opening(NOW_MS)) as log:
-            log.write([*(made[at : at + 10] for at in range(0, len(made), 10)), []])
-        shutil.copytree(root / "kafkas", root / "ours")
-        write_offsets(root / "ours", cleaner_offsets={"t": 0})
-        request = request_for(root / "ours", NOW_MS, {"t": {**CONFIG, "internal.segment.bytes": str(1 << 20)}})
-        sets = read_sets([f"log.cleaner.dedupe.buffer.size={_LEAST_BUFFER_BYTES}"])
-        request = replace(request, resolver=replace(request.resolver, sets=sets))
-        (report,) = clean_logs(LocalPasses, request).logs
-        rounds = rounds_of_kafka(gateway, root / "kafkas" / "t-0", len(order), _LEAST_BUFFER_BYTES)
-        ours, kafkas = (b"".join(each.log for each in read_partition(root / side / "t-0")) for side in ("ours", "kafkas"))
-    assert (report.end_offset, report.keys, report.records_after) == (len(order), _KEYS, _KEYS)
-    assert rounds > 3
-    assert ours == kafkas

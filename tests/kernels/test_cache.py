@@ -90,11 +90,15 @@ class TestCacheDir:
         monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "somewhere"))
         assert cache_at() == tmp_path / "somewhere"
 
-    def test_is_made_in_the_users_cache_for_that_user_only(self, tmp_path: Path) -> None:
-        cache = cache_at(tmp_path)
-        assert cache == tmp_path / ".cache/kafka-log-compaction/numba"
-        assert cache.stat().st_mode & 0o777 == 0o700
-        assert cache_at(tmp_path) == cache
+    def test_is_made_in_the_users_cache_for_that_user_only_whatever_the_umask(self, tmp_path: Path) -> None:
+        before = os.umask(0)
+        try:
+            cache = cache_at(tmp_path / "home")
+        finally:
+            os.umask(before)
+        assert cache == tmp_path / "home/.cache/kafka-log-compaction/numba"
+        assert all(each.stat().st_mode & 0o777 == 0o700 for each in (tmp_path / "home").rglob("*"))
+        assert cache_at(tmp_path / "home") == cache
         assert list(cache.iterdir()) == []
 
     def test_follows_the_cache_home_if_that_is_absolute(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,15 +185,6 @@ class TestCacheDir:
         monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "shared" / "a" / "b"))
         assert cache_at() == tmp_path / "shared/a/b"
         assert {each.stat().st_mode & 0o777 for each in (tmp_path / "shared/a", tmp_path / "shared/a/b")} == {0o700}
-
-    def test_created_directories_are_private_whatever_the_umask(self, tmp_path: Path) -> None:
-        before = os.umask(0)
-        try:
-            cache = cache_at(tmp_path / "home")
-        finally:
-            os.umask(before)
-        assert cache == tmp_path / "home/.cache/kafka-log-compaction/numba"
-        assert all(each.stat().st_mode & 0o777 == 0o700 for each in (tmp_path / "home").rglob("*"))
 
     def test_nothing_is_written_without_a_cache(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -1,9 +1,9 @@
-"""Columns, located fields and records of backup sets against records decoded one by one."""
+"""Located fields and records of backup sets against records decoded one by one; malformed records. ``tests/source`` compares
+columns with what a plain consumer is served."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ from compaction.kernels.backup_records import (
     put_backup_records,
 )
 from compaction.kernels.batches import scan_batches
-from compaction.kernels.columns import HEADERS, KEYS, VALUES, Bytes, Columns, fill_columns, measure_records, new_columns
+from compaction.kernels.columns import HEADERS, KEYS, VALUES, Columns, fill_columns, measure_records, new_columns
 from compaction.kernels.locate import (
     KEY,
     RECORD_ROW,
@@ -48,40 +48,7 @@ from tests.log.logs import iter_batches
 from tests.oracle.backup_segments import decode_records, encode_record
 
 ALL = KEYS | VALUES | HEADERS
-EVERYTHING = (0, 2**63 - 1, -(2**63), 2**63 - 1)
 T0 = 1_700_000_000_000
-
-
-def strings(column: Bytes) -> list[bytes | None]:
-    """A column of bytes as a list: the plain reading of Arrow's layout."""
-    found: list[bytes | None] = []
-    for row in range(len(column.offsets) - 1):
-        valid = column.valid[row // 8] >> (row % 8) & 1
-        found.append(column.data[column.offsets[row] : column.offsets[row + 1]].tobytes() if valid else None)
-    return found
-
-
-def as_records(columns: Columns) -> Iterator[Record]:
-    keys, values = strings(columns.keys), strings(columns.values)
-    names, contents = strings(columns.header_keys), strings(columns.header_values)
-    for row, (offset, time) in enumerate(zip(columns.offset.tolist(), columns.timestamp_ms.tolist(), strict=True)):
-        mine = slice(columns.header_starts[row], columns.header_starts[row + 1])
-        headers = [Header((name or b"").decode(), content) for name, content in zip(names[mine], contents[mine], strict=True)]
-        yield Record(offset, time, keys[row], values[row], tuple(headers))
-
-
-def decode(
-    batches: list[bytes], bounds: tuple[int, int, int, int] = EVERYTHING, wanted: int = ALL
-) -> tuple[Columns, list[int], int]:
-    """The columns, how many records of each batch they hold, and the error."""
-    raw, scratch, rows, spans = scanned(b"".join(batches))[1:]
-    chosen, sizes = np.empty(len(rows), np.int32), np.zeros(6, np.int64)
-    limits = np.array(bounds, np.int64)
-    _, error = measure_records(raw, scratch, rows, spans, limits, wanted, chosen, sizes)
-    columns = new_columns(sizes, wanted)
-    if error == OK:
-        assert fill_columns(raw, scratch, rows, spans, limits, wanted, columns) == len(columns.offset)
-    return columns, chosen.tolist(), int(error)
 
 
 def some_bytes(longest: int) -> st.SearchStrategy[bytes | None]:
@@ -100,57 +67,16 @@ def records(draw: st.DrawFn, most: int = 12, gaps: tuple[int, ...] = (1, 1, 1, 2
     return found
 
 
-@given(records(40), st.integers(1, 12), st.data())
-@settings(max_examples=150)
-def test_columns_hold_what_the_plain_decoder_reads(log: list[Record], size: int, data: st.DataObject) -> None:
-    offsets, times = [record.offset for record in log], [record.timestamp for record in log]
-    first, last = sorted(data.draw(st.tuples(st.sampled_from(offsets), st.sampled_from(offsets))))
-    since, until = sorted(data.draw(st.tuples(st.sampled_from(times), st.sampled_from(times))))
-    bounds = data.draw(st.sampled_from([EVERYTHING, (first, last, since, until), (first, 2**63 - 1, since, 2**63 - 1)]))
-    encoded = [Batch(log[at : at + size]).encode() for at in range(0, len(log), size)]
-    expected = [
-        [
-            record
-            for record in parse_batch(batch).records()
-            if bounds[0] <= record.offset <= bounds[1] and bounds[2] <= record.timestamp <= bounds[3]
-        ]
-        for batch in encoded
-    ]
-    columns, chosen, error = decode(encoded, bounds)
-    assert error == OK
-    assert chosen == [len(each) for each in expected]
-    assert list(as_records(columns)) == [record for each in expected for record in each]
-
-
-@pytest.mark.parametrize("wanted", [0, KEYS, VALUES, HEADERS, KEYS | HEADERS])
-def test_unwanted_columns_are_empty_and_change_no_other(wanted: int) -> None:
-    given_records = [Record(at, at, b"k%d" % at, b"v" * at, (Header("h", b"x"),) * (at % 3)) for at in range(20)]
-    batch = [Batch(given_records).encode()]
-    all_columns, _, _ = decode(batch)
-    columns, _, _ = decode(batch, wanted=wanted)
-    assert columns.offset.tolist() == list(range(20))
-    pairs = [(KEYS, "keys"), (VALUES, "values"), (HEADERS, "header_keys"), (HEADERS, "header_values")]
-    for bit, name in pairs:
-        if wanted & bit:
-            assert strings(getattr(columns, name)) == strings(getattr(all_columns, name))
-        else:
-            assert strings(getattr(columns, name)) == []
-            assert name[:6] == "header" or len(getattr(columns, name).data) == 0
-
-
-@pytest.mark.parametrize(
-    ("given_batch", "times"),
-    [
-        ({"log_append_time": 777}, [777, 777, 777]),
-        # it is no base of timestamps
-        ({"delete_horizon": 5_000_000}, [100, 101, 102]),
-    ],
-)
-def test_timestamps_are_those_of_the_batch_or_of_its_records(given_batch: dict[str, int], times: list[int]) -> None:
-    batch = Batch([Record(at, 100 + at, b"k", None) for at in range(3)], **given_batch).encode()  # type: ignore[arg-type]
-    assert decode([batch])[0].timestamp_ms.tolist() == times
-    none, chosen, _ = decode([batch], (0, 9, 0, min(times) - 1))
-    assert (len(none.offset), chosen) == (0, [0])
+def decode(batches: list[bytes]) -> tuple[Columns, int]:
+    """The columns and the error."""
+    blocks = scanned(b"".join(batches))
+    chosen, sizes = np.empty(len(blocks.rows), np.int32), np.zeros(6, np.int64)
+    limits = np.array((0, 2**63 - 1, -(2**63), 2**63 - 1), np.int64)
+    _, error = measure_records(*blocks, limits, ALL, chosen, sizes)
+    columns = new_columns(sizes, ALL)
+    if error == OK:
+        assert fill_columns(*blocks, limits, ALL, columns) == len(columns.offset)
+    return columns, int(error)
 
 
 def damaged(change: dict[int, int]) -> bytes:
@@ -170,12 +96,11 @@ def damaged(change: dict[int, int]) -> bytes:
     ],
 )
 def test_malformed_records_are_rejected(change: dict[int, int], error: int) -> None:
-    _, _, found = decode([damaged(change)])
-    assert found == error
+    assert decode([damaged(change)])[1] == error
 
 
 def located(raw: bytes) -> tuple[NDArray[np.uint8], NDArray[np.void]]:
-    _, data, _, rows, spans = scanned(raw)
+    data, _, rows, spans = scanned(raw)
     found = np.zeros(int(rows["count"].sum()), RECORD_ROW)
     assert locate_records(data, rows, spans[:, 0].copy(), spans[:, 1].copy(), found) == (len(found), -1)
     return data, found

@@ -65,8 +65,8 @@ def text(halves: Sequence[int]) -> str:
 
 
 def located(keys: Sequence[bytes | None], after: bytes = b"") -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
-    """Rows of these keys as of ``locate_keys``, all of tombstones; the bytes that they point to, each key at any alignment and
-    followed by ``after`` and the next one."""
+    """Rows of these keys, not hashed, all of tombstones; the bytes that they point to, each key at any alignment, followed by
+    ``after`` and the next one."""
     data = np.frombuffer(bytearray(b"".join((key or b"") + after for key in keys) or b"."), np.uint8)
     table, at = np.empty((len(keys), 3), np.uint64), data.ctypes.data
     for row, key in enumerate(keys):

@@ -1,13 +1,12 @@
-"""Records read, scanned and converted by kernels against decoded records: entries, lookups, counts and fields, by the
-fast reader and the slow one, and messages of magic 0 and 1, with buffers of any size."""
+"""Malformed and truncated records are rejected, and no byte outside of them is read; the fast reader and the slow one agree.
+``tests/scenarios/test_drawn.py`` compares the map that is built of valid ones, ``tests/dumping`` their fields."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
-import random
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -16,113 +15,36 @@ from hypothesis import strategies as st
 from numba import njit
 from numpy.typing import NDArray
 
-from compaction.formats.record_batch import Header, Record, RecordBase, encode_record
 from compaction.kernels.batches import scan_batches
 from compaction.kernels.bytes import put_varlong, short_varint, varint
-from compaction.kernels.keys import HashSecret
-from compaction.kernels.messages import GROWTH, plain_messages
+from compaction.kernels.keys import UNHASHED
+from compaction.kernels.messages import plain_messages
 from compaction.kernels.records import (
     BAD_RECORD,
-    COLUMNS,
-    END,
-    HEADERS_AT,
-    KEY_AT,
-    KEY_SIZE,
-    KEYLESS,
-    LOOKUPS_ONLY,
-    MAP,
-    MESSAGES,
-    OFFSET,
     OFFSET_ORDER,
     OK,
     RECORDS_MISSING,
     RECORDS_REMAINING,
-    SKIP,
-    TIMESTAMP,
-    TOMBSTONES,
-    VALUE_AT,
-    VALUE_SIZE,
-    locate_fields,
     quick_bounds,
     quick_record,
     read_record,
     scan_records,
 )
 from compaction.kernels.tables import BATCH_ROW
-from tests.kafka.encode import Legacy
-from tests.kafka.encode import Record as KafkaRecord
+from tests.kafka.encode import Legacy, Record
 from tests.kafka.encode import varint as canonical
-from tests.kernels.tables import Blocks, as_array, blocks_of, random_segment
+from tests.kernels.tables import Blocks, as_array, random_segment, scanned
 from tests.oracle.logs import LogBuilder, Sent
-from tests.oracle.random_logs import Flavour
-from tests.oracle.records import HEADER, NaiveBatch, decode, encode
-from tests.oracle.siphash import naive_siphash
-
-Entry = tuple[int, int, int]
-SECRET = HashSecret(2**63 + 5, 2**64 - 7)
-
-
-def entry(key: bytes | None, offset: int, flags: int) -> Entry:
-    """Two halves of the hash and the mark; a record without a key has no hash."""
-    low, high = (0, 0) if key is None else naive_siphash(SECRET.low, SECRET.high, key)
-    return low, high, (offset + 1) << 2 | flags
-
-
-def naive_scan(batches: Sequence[NaiveBatch], actions: Sequence[int], first_dirty: int) -> tuple[list[Entry], list[Entry]]:
-    """Entries and lookups, record by record."""
-    entries, lookups = [], []
-    for batch, action in zip(batches, actions, strict=True):
-        for record in batch.records() if action != SKIP else ():
-            flags = 1 if record.value is None else 0
-            if record.offset < first_dirty or (action == LOOKUPS_ONLY and record.key is not None):
-                lookups.append(entry(record.key, record.offset, flags | 2))
-            elif record.key is not None:
-                entries.append(entry(record.key, record.offset, flags))
-    return entries, lookups
-
-
-def scan(blocks: Blocks, actions: Sequence[int], first_dirty: int, capacity: int) -> tuple[list[Entry], list[Entry], list[int]]:
-    """Everything that the kernel finds, call after call, and the three counters."""
-    entries, lookups = np.empty((capacity, 3), np.uint64), np.empty((capacity, 3), np.uint64)
-    keyless, counters = np.zeros(len(blocks.rows), np.int32), np.zeros(3, np.int64)
-    at = 0
-    found: tuple[list[Entry], list[Entry]] = ([], [])
-    while at < len(blocks.rows):
-        next_at, n, m, error = scan_records(
-            blocks.raw, blocks.scratch, blocks.rows, blocks.spans, np.array(actions, np.uint8), first_dirty, at,
-            entries, lookups, keyless, counters, SECRET.state(),
-        )  # fmt: skip
-        assert error == OK
-        assert next_at > at, "no progress"
-        found[0].extend(map(tuple, entries[:n].tolist()))
-        found[1].extend(map(tuple, lookups[:m].tolist()))
-        at = next_at
-    assert keyless.sum() == counters[KEYLESS]
-    return *found, counters.tolist()
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_entries_and_lookups_equal_those_of_decoded_records(seed: int) -> None:
-    rng = random.Random(seed)
-    blocks = blocks_of(random_segment(seed))
-    actions = [SKIP if batch.control else rng.choice((MAP, MAP, MAP, LOOKUPS_ONLY, SKIP)) for batch in blocks.batches]
-    first_dirty = rng.randrange(int(blocks.rows["base_offset"][0]), int(blocks.rows["last_offset"][-1]) + 2)
-    most = max(int(blocks.rows["count"].max()), 1)
-    entries, lookups, counters = scan(blocks, actions, first_dirty, rng.choice((most, most + 3, 10_000)))
-    assert (entries, lookups) == naive_scan(blocks.batches, actions, first_dirty)
-    read = [r for batch, action in zip(blocks.batches, actions, strict=True) if action != SKIP for r in batch.records()]
-    assert counters[MESSAGES] == len(read)
-    assert counters[KEYLESS] == sum(record.key is None for record in read)
-    assert counters[TOMBSTONES] == sum(record.value is None for record in read)
+from tests.oracle.records import HEADER
 
 
 def test_buffers_too_small_for_one_batch_make_no_progress() -> None:
     log = LogBuilder()
     log.batch([Sent(b"a", b"1"), Sent(b"b", b"2")])
-    blocks = blocks_of(log.build()[0])
+    blocks = scanned(log.build()[0].log)
     room: NDArray[np.uint64] = np.empty((1, 3), np.uint64)
     args = (blocks.raw, blocks.scratch, blocks.rows, blocks.spans, np.zeros(1, np.uint8), 0, 0, room, room.copy())
-    assert scan_records(*args, np.zeros(1, np.int32), np.zeros(3, np.int64), SECRET.state()) == (0, 0, 0, OK)
+    assert scan_records(*args, np.zeros(1, np.int32), np.zeros(2, np.int64), UNHASHED) == (0, 0, 0, OK)
 
 
 def one_batch(body: bytes, count: int, last_offset: int = 10) -> Blocks:
@@ -130,7 +52,7 @@ def one_batch(body: bytes, count: int, last_offset: int = 10) -> Blocks:
     rows = np.zeros(1, BATCH_ROW)
     rows["count"], rows["last_offset"], rows["magic"] = count, last_offset, 2
     spans = np.array([[HEADER.size, HEADER.size + len(body), 0]], np.int64)
-    return Blocks((), as_array(bytes(HEADER.size) + body), np.empty(0, np.uint8), rows, spans)
+    return Blocks(as_array(bytes(HEADER.size) + body), np.empty(0, np.uint8), rows, spans)
 
 
 def record(*, delta: int = 0, body: bytes | None = None, length: int | None = None) -> bytes:
@@ -175,22 +97,21 @@ def test_malformed_records_give_their_error(body: bytes, count: int, error: int)
     blocks = one_batch(body, count)
     room = np.empty((4, 3), np.uint64)
     args = (blocks.raw, blocks.scratch, blocks.rows, blocks.spans, np.zeros(1, np.uint8), 0, 0, room, room.copy())
-    next_at, *_, found = scan_records(*args, np.zeros(1, np.int32), np.zeros(3, np.int64), SECRET.state())
+    next_at, *_, found = scan_records(*args, np.zeros(1, np.int32), np.zeros(2, np.int64), UNHASHED)
     assert (found, next_at) == (error, 1 if error == OK else 0)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_truncated_batch_is_not_read_past_its_end(seed: int) -> None:
     """Every shorter stretch of a batch's records is refused; what lies behind it would read as records."""
-    segment = random_segment(seed)
-    blocks = blocks_of(segment)
+    blocks = scanned(random_segment(seed).log)
     row = int(np.argmax(blocks.rows["count"]))
     start, end, where = blocks.spans[row].tolist()
     room = np.empty((int(blocks.rows["count"][row]), 3), np.uint64)
     for cut in range(start, end):
         spans = np.array([[start, cut, where]], np.int64)
         args = (blocks.raw, blocks.scratch, blocks.rows[row : row + 1], spans, np.zeros(1, np.uint8), 0, 0, room, room.copy())
-        assert scan_records(*args, np.zeros(1, np.int32), np.zeros(3, np.int64), SECRET.state())[3] != OK
+        assert scan_records(*args, np.zeros(1, np.int32), np.zeros(2, np.int64), UNHASHED)[3] != OK
 
 
 _UNTOUCHABLE = 0
@@ -315,90 +236,12 @@ def test_both_readers_agree_on_noise(fenced: Fenced, data: bytes, last: bool) ->
     agree(fenced.place(data, last=last))
 
 
-RECORDS = (
-    Record(0, 5, b"key", b"value"),
-    Record(3, -900, None, b"v" * 300, (Header("name", None), Header("other", b"x"))),
-    Record(2**20, 2**40, b"", None),
-)
-BASE = RecordBase(-40, 1_000)
-ENCODED = [encode_record(record, BASE) for record in RECORDS]
-DATA = b"".join(ENCODED)
-
-
-def located_fields(data: bytes, count: int, at: int = 0, rows: int = 9) -> tuple[list[list[int]], int]:
-    table = np.full((rows, COLUMNS), -7, np.int64)
-    filled, after = locate_fields(np.frombuffer(data, np.uint8), at, count, BASE.offset, BASE.timestamp, table)
-    assert (table[filled:] == -7).all()
-    return table[:filled].tolist(), int(after)
-
-
-def test_fields_are_located() -> None:
-    rows, after = located_fields(DATA, 3)
-    assert after == len(DATA)
-    assert [row[END] for row in rows] == np.cumsum([len(each) for each in ENCODED]).tolist()
-    for record, row in zip(RECORDS, rows, strict=True):
-        assert (row[OFFSET], row[TIMESTAMP]) == (record.offset, record.timestamp)
-        for field, at, size in ((record.key, KEY_AT, KEY_SIZE), (record.value, VALUE_AT, VALUE_SIZE)):
-            assert (None if row[size] < 0 else DATA[row[at] : row[at] + row[size]]) == field
-        assert DATA[row[HEADERS_AT]] == 2 * len(record.headers)
-
-
-def test_a_full_table_is_continued_where_it_ended() -> None:
-    first, after = located_fields(DATA, 3, rows=2)
-    rest, end = located_fields(DATA, 1, after, rows=2)
-    assert (first + rest, end) == located_fields(DATA, 3)
-
-
-@pytest.mark.parametrize("end", [1, len(ENCODED[0]) - 1, len(ENCODED[0]), len(DATA) - 1])
-def test_the_records_before_a_malformed_one_are_located(end: int) -> None:
-    complete = 0 if end < len(ENCODED[0]) else 1 if end == len(ENCODED[0]) else 2
-    assert located_fields(DATA[:end], 3) == (located_fields(DATA, complete)[0], -1)
-
-
-V0_V1_LOG = Flavour(batches=40, magics=(0, 1), transactions=False, producers=0)
-
-
-def transcoded(log: bytes, position: int, scratch_bytes: int) -> list[bytes]:
-    """The records of every message, call after call."""
-    raw = as_array(log)
-    rows = scan_batches(raw, position, check_crc=True).rows.copy()
-    spans = np.zeros((len(rows), 3), np.int64)
-    at, found = 0, []
-    while at < len(rows):
-        scratch = np.empty(scratch_bytes, np.uint8)
-        done, ok = plain_messages(raw, position, rows[at:], 0, scratch, spans[at:])
-        assert ok
-        assert done > 0, "no progress"
-        found += [scratch[start:end].tobytes() for start, end, _ in spans[at : at + done].tolist()]
-        at += done
-    assert rows["count"].tolist() == [1] * len(rows)
-    return found
-
-
-@pytest.mark.parametrize("room", ["one", "all"])
-@pytest.mark.parametrize("seed", range(20))
-def test_converted_messages_equal_the_records_of_the_plain_encoder(seed: int, room: str) -> None:
-    segment = random_segment(seed, V0_V1_LOG)
-    most = GROWTH + max(len(batch.raw) for batch in segment.batches)
-    found = transcoded(segment.log, 5_000, most if room == "one" else most + 2 * len(segment.log))
-    assert found == [encode(batch, batch.records())[HEADER.size :] for batch in segment.batches]
-
-
-@pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("key", [None, b"", b"k", b"k" * 70_000])
-@pytest.mark.parametrize("value", [None, b"", b"v" * 200])
-def test_null_is_not_empty(magic: int, key: bytes | None, value: bytes | None) -> None:
-    raw = Legacy([KafkaRecord(7, 1_234, key, value)], magic).encode()
-    (batch,) = decode(raw)
-    assert transcoded(raw, 0, len(raw) + GROWTH) == [encode(batch, batch.records())[HEADER.size :]]
-
-
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize(
     ("field", "value"), [("key", -2), ("key", 9), ("key", 2**31 - 1), ("value", -2), ("value", 4), ("value", 6)]
 )
 def test_lengths_that_contradict_the_size_are_rejected(magic: int, field: str, value: int) -> None:
-    raw = bytearray(Legacy([KafkaRecord(7, 1_000, b"key", b"value")], magic).encode())
+    raw = bytearray(Legacy([Record(7, 1_000, b"key", b"value")], magic).encode())
     key_at = 26 if magic else 18
     struct.pack_into(">i", raw, key_at if field == "key" else key_at + 7, value)
     data = as_array(bytes(raw))

@@ -226,12 +226,6 @@ def test_removed_records_are_counted_by_age_and_place(logs: Path, comparison: Co
                 assert spread.by_place == tuple(places[place] for place in range(POSITIONS)), name
 
 
-def test_the_oracle_counts_ages_in_several_buckets() -> None:
-    ages = {age_of(NaiveRecord(0, NOW_MS - age, None, None)) for age in (-1, 0, DAY_MS - 1, DAY_MS, 400 * DAY_MS)}
-    assert ages == {0, 1, 2, 3, 7}
-    assert age_of(NaiveRecord(0, -1, None, None)) == 8
-
-
 def test_task_sizes_do_not_change_the_result(logs: Path, comparison: Comparison) -> None:
     whole = compared_locally(logs, *POLICIES)
     assert whole.logs == comparison.logs
