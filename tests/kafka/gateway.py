@@ -19,13 +19,12 @@ from typing import IO, Any
 from py4j import java_gateway, protocol
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from tests.kafka.jars import LOGGING_CONFIG, REFERENCE, require_kafka_classpath, spark_home
+from tests.jvm import BROKER_CLASSES, SHORT_LIVED, with_classes
+from tests.kafka.jars import LOGGING_CONFIG, REFERENCE, require_kafka_classpath
 
 #: py4j needs these for collections of the JDK, Kafka to unmap its indexes at once
 _JAVA_OPTIONS = (
     "-Xmx1g",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
     "-XX:-UsePerfData",
     f"-Dlog4j2.configurationFile={LOGGING_CONFIG}",
     "--add-opens=java.base/java.util=ALL-UNNAMED",
@@ -78,11 +77,12 @@ class Gateway:
         self.version = version
         self.release = tuple(int(part) for part in version.split("."))
         self.log: IO[bytes] = tempfile.NamedTemporaryFile(prefix="kafka-gateway-", suffix=".log")  # noqa: SIM115
-        jar = next((spark_home() / "jars").glob("py4j-*.jar"))
+        # the class path of a broker, which has py4j, too: so both map the same archive
+        first, _, others = require_kafka_classpath(*more_jars, version=version).partition(os.pathsep)
         port, token, self._process = launch_gateway(
-            jarpath=str(jar),
-            classpath=require_kafka_classpath(*more_jars, version=version),
-            javaopts=list(_JAVA_OPTIONS),
+            jarpath=first,
+            classpath=others,
+            javaopts=[*_JAVA_OPTIONS, *(with_classes(BROKER_CLASSES) if version == REFERENCE else SHORT_LIVED)],
             die_on_exit=True,
             redirect_stderr=self.log,
             java_path=java_executable(),

@@ -10,6 +10,7 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from tests.kafka.encode import CODECS, Batch, signed64
 from tests.oracle import compression
@@ -17,6 +18,8 @@ from tests.oracle import compression
 NO_TIMESTAMP = -1
 HEADER = struct.Struct(">qiibIhiqqqhii")
 LOG_OVERHEAD = 12
+#: a test decodes the same batches after each of its runs
+_REMEMBERED = lru_cache(1 << 13)
 
 
 class KafkaRefuses(Exception):
@@ -82,7 +85,7 @@ class NaiveBatch:
 
     def records(self) -> list[NaiveRecord]:
         """All records in order."""
-        return list(_modern_records(self) if self.magic == 2 else _legacy_records(self))
+        return list(_records(self))
 
     def control_type(self) -> int | None:
         """The type of the first control record, None for a control batch without records."""
@@ -173,6 +176,7 @@ class Reader:
         return self.data[self.at - size : self.at]
 
 
+@_REMEMBERED
 def _decode_one(raw: bytes, position: int) -> NaiveBatch:
     offset, magic = struct.unpack_from(">q", raw)[0], raw[16]
     if magic < 2:
@@ -183,6 +187,11 @@ def _decode_one(raw: bytes, position: int) -> NaiveBatch:
     return NaiveBatch(
         raw, position, magic, offset, offset + delta, low, base_time, max_time, epoch, pid, pid_epoch, sequence, count
     )
+
+
+@_REMEMBERED
+def _records(batch: NaiveBatch) -> tuple[NaiveRecord, ...]:
+    return tuple(_modern_records(batch) if batch.magic == 2 else _legacy_records(batch))
 
 
 def _modern_records(batch: NaiveBatch) -> Iterator[NaiveRecord]:

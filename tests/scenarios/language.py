@@ -45,6 +45,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,8 @@ class Scenario:
         return self.expires or "delete" in self.config.get("cleanup.policy", "")
 
 
-def scenarios(name: str) -> dict[str, Scenario]:
+@cache
+def scenarios(name: str) -> Mapping[str, Scenario]:
     """Those of the file ``NAME.txt``, by their names."""
     return {scenario: parse(lines) for scenario, lines in sections((HERE / f"{name}.txt").read_text(encoding="utf-8"))}
 

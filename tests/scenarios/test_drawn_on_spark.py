@@ -17,6 +17,7 @@ from tests.kafka.jars import spark_home
 from tests.local_job import KAFKA, TopicConfigs, topics_file
 from tests.scenarios.answers import Outcome
 from tests.scenarios.draw import ROUND_TIMES, drawn
+from tests.scenarios.language import Scenario
 from tests.scenarios.runner import Outcomes, by, in_place, on_spark
 from tests.scenarios.test_drawn import differences, kept_by
 
@@ -25,17 +26,21 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-#: each with its first round alone, at one time
-LOGS = {
-    name: replace(one, rounds=[replace(one.rounds[0], now_ms=ROUND_TIMES[0])]) for name, one in drawn(range(60, 72)).items()
-}
+
+@pytest.fixture(scope="module")
+def logs() -> dict[str, Scenario]:
+    """Each with its first round alone, at one time."""
+    found = drawn(range(60, 72))
+    return {name: replace(one, rounds=[replace(one.rounds[0], now_ms=ROUND_TIMES[0])]) for name, one in found.items()}
+
+
 #: many tasks
 TINY = pytest.param(Sizes(600, 2_000, 5), marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("sizes", [TINY, Sizes(2_000, 600, 1 << 20), None], ids=["tiny", "mixed", "by size"])
-def test_both_leave_the_same(spark: SparkSession, sizes: Sizes | None) -> None:
-    assert differences(kept_by(on_spark(spark, sizes), LOGS), kept_by(by(sizes=sizes), LOGS)) == []
+def test_both_leave_the_same(spark: SparkSession, sizes: Sizes | None, logs: dict[str, Scenario]) -> None:
+    assert differences(kept_by(on_spark(spark, sizes), logs), kept_by(by(sizes=sizes), logs)) == []
 
 
 def submitted(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
@@ -50,6 +55,6 @@ def submitted(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcome
 
 
 @pytest.mark.slow
-def test_another_number_of_sparks_cores_leaves_the_same() -> None:
-    expected = {at: kept._replace(outcome=Outcome(None)) for at, kept in kept_by(in_place, LOGS).items()}
-    assert differences(kept_by(submitted, LOGS), expected) == []
+def test_another_number_of_sparks_cores_leaves_the_same(logs: dict[str, Scenario]) -> None:
+    expected = {at: kept._replace(outcome=Outcome(None)) for at, kept in kept_by(in_place, logs).items()}
+    assert differences(kept_by(submitted, logs), expected) == []
