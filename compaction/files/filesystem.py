@@ -165,6 +165,7 @@ class FileSystem(ReadableFileSystem, Protocol):
 
     def link(self, source: str, target: str) -> bool:
         """Make a hard link in the same directory; ``False`` if the file system has none, or the name is taken."""
+        return False
 
     def unlink(self, path: str) -> None:
         """Remove a file, or a link itself; no error if it is missing."""

@@ -208,7 +208,8 @@ class LocalFileSystem(DiskFileSystem):
                 return
 
     def fsync(self, path: str) -> None:
-        _sync(path, os.O_RDONLY)
+        if not storage_of(path).appears_whole:
+            _sync(path, os.O_RDONLY)
 
     def fsync_dir(self, path: str) -> None:
         _sync(path, os.O_RDONLY | os.O_DIRECTORY)

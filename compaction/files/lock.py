@@ -58,7 +58,10 @@ def lock_directory(log_dir: str, *, shared: bool = False) -> ExitStack:
     :raises LockedError: a broker or another run holds it
     :raises StorageError: the lock file cannot be created or opened
     """
-    identity, taken = _identity(log_dir), ExitStack()
+    taken = ExitStack()
+    if not storage_of(log_dir).locks:
+        return taken
+    identity = _identity(log_dir)
     with _mutex:
         if (held := _held.get(identity)) is not None:
             if not (shared and held.shared):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import cached_property, lru_cache, partial
 
 import xxhash
@@ -242,13 +242,6 @@ class MixedFileSystem(LocalFileSystem):
     def real_path(self, path: str) -> FileRange | None:
         return self._of(path).real_path(path)
 
-    def fsync(self, path: str) -> None:
-        if not storage_of(path).appears_whole:
-            super().fsync(path)
-
-    def lock(self, log_dir: str, *, shared: bool = False) -> ExitStack:
-        return super().lock(log_dir, shared=shared) if storage_of(log_dir).locks else ExitStack()
-
     def create(self, path: str, like: str | None, *, write_behind: bool = False) -> Output:
         return super().create(path, like, write_behind=write_behind) if storage_of(path) is DISK else ObjectOutput(path)
 
@@ -329,10 +322,6 @@ class OutputFileSystem(FileSystem):
     def rename(self, source: str, target: str) -> None:
         self.copy_within(source, target)
         delete_object(source)
-
-    def link(self, source: str, target: str) -> bool:
-        """Always ``False``: stores have no links."""
-        return False
 
     def unlink(self, path: str) -> None:
         delete_object(path)

@@ -92,14 +92,6 @@ def test_a_lock_can_be_taken_again_after_release(tmp_path: Path) -> None:
         lock.close()
 
 
-def test_a_lock_file_left_by_a_dead_process_can_be_locked(tmp_path: Path) -> None:
-    with held_elsewhere(tmp_path):
-        pass
-    assert (tmp_path / ".lock").exists()
-    with lock_directory(str(tmp_path)):
-        pass
-
-
 def test_a_missing_directory_is_a_storage_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"cannot look at the directory: No such file"):
         lock_directory(str(tmp_path / "nowhere"))

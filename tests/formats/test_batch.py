@@ -126,14 +126,6 @@ def test_round_trip(rows: list[Record], codec: str, transactional: bool, control
     assert header.max_timestamp == max(row.timestamp for row in rows)
 
 
-@given(record_lists(), st.integers(0, 2**53))
-def test_log_append_time_overrides_every_timestamp(rows: list[Record], append_time: int) -> None:
-    batch = parse_batch(Batch(rows, log_append_time=append_time).encode())
-    assert [row.timestamp for row in batch.records()] == [append_time] * len(rows)
-    assert batch.header.max_timestamp == append_time
-    assert batch.is_log_append_time
-
-
 def test_the_last_offset_of_a_batch_may_exceed_that_of_its_last_record() -> None:
     batch = parse_batch(Batch([Record(4, 5, b"k", b"")], base_offset=2, last_offset=9, base_sequence=10).encode())
     assert (batch.base_offset, batch.last_offset, last_sequence(batch)) == (2, 9, 17)

@@ -119,14 +119,6 @@ def take(log_dir: Path) -> Claim:
     return Claim.take(FS, str(log_dir), Identity.of_this_process())
 
 
-def test_a_claim_is_removed_when_its_run_ends(tmp_path: Path) -> None:
-    claim = take(tmp_path)
-    claim.require()
-    assert claims(tmp_path) == [".compaction-run.00000001"]
-    claim.release()
-    assert claims(tmp_path) == []
-
-
 def test_a_second_run_fails_if_the_first_may_be_active(tmp_path: Path) -> None:
     first = take(tmp_path)
     with pytest.raises(LockedError, match=rf"claimed by another run \(process {os.getpid()} on .*remove .*00000001"):

@@ -131,11 +131,6 @@ def test_of_a_partition_that_a_broker_moved_the_one_is_named_that_it_would_keep(
         found(disks)
 
 
-def test_a_copy_of_a_partition_that_is_being_moved_is_no_second_one(tmp_path: Path) -> None:
-    log_dir = make(tmp_path / "a", "t-0")
-    assert found([log_dir, make(tmp_path / "b", "t-0.0123456789abcdef0123456789abcdef-future", "u-0")]) == ["t-0", "u-0"]
-
-
 @pytest.mark.parametrize(
     ("properties", "told"),
     [
