@@ -20,15 +20,22 @@ _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def run(*words: object, cwd: Path = ROOT, without: tuple[str, ...] = (), **variables: str) -> subprocess.CompletedProcess[str]:
-    """``kafka-log-compaction WORDS`` in the environment of this process and ``variables``.
+    """``kafka-log-compaction WORDS``; see ``started``."""
+    variables = {"PYTHONPATH": str(ROOT), **variables}
+    return started([sys.executable, "-m", "jobs", *words], cwd=cwd, without=without, **variables)
+
+
+def started(
+    command: Sequence[object], *, cwd: Path = ROOT, without: tuple[str, ...] = (), **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """A command in the environment of this process and ``variables``.
 
     :param without: beginnings of the names of variables that it does not have
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(without)}
     return subprocess.run(
-        [sys.executable, "-m", "jobs", *map(str, words)],
-        cwd=cwd, env={**kept, "PYTHONPATH": str(ROOT), **variables}, capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
+        list(map(str, command)), cwd=cwd, env={**kept, **variables}, capture_output=True, text=True, check=False, timeout=300
+    )
 
 
 class Seen(NamedTuple):

@@ -6,7 +6,7 @@ in place writes them when it swaps the log, and only it finishes interrupted swa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -57,9 +57,7 @@ def _read_without_recovery(tasks: Sequence[LogReadTask]) -> list[LogView | Compa
         path, splice = task.location.path, task.splice
         files = file_system([path] if splice is None else [path, splice.directory])
         output = Destination(OverlayFileSystem(files if splice is None else SplicedFileSystem(files, {path: splice})))
-        if splice is not None:
-            output.splices = {path: splice}
-        recovered = _recover(output, task.location, task.settings, task.checkpoints)
+        recovered = _recover(output, task)
         view = recovered if isinstance(recovered, CompactionError) else _read(output.fs, task, recovered)
         views.append(None if output.fs.changed else view)
     return views
@@ -79,20 +77,20 @@ def read_logs(
     settings = _read_settings(fs, request, policy_required=policy_required)
     valid = {location: known for location, known in settings.items() if isinstance(known, Settings)}
     output.begin(valid)
-    found = _checkpoints(fs, valid)
+    checkpoints = _checkpoints(fs, valid)
+    tasks = [
+        LogReadTask(log, known, checkpoints[log.log_dir], request.as_of_ms, output.splices.get(log.path))
+        for log, known in valid.items()
+    ]
     views: dict[LogLocation, LogView | CompactionError] = {}
     if start is not None and _are_many(output, valid):
-        views = _read_many(output, valid, found, request.as_of_ms, start())
-    recovered = {
-        location: _recover(output, location, known, found[location.log_dir])
-        for location, known in valid.items()
-        if location not in views
-    }
+        views = _read_many(tasks, start())
+    recovered = [(task, _recover(output, task)) for task in tasks if task.location not in views]
     # read again: recovery may have changed them
     checkpoints = _checkpoints(fs, settings)
-    for location, report in recovered.items():
-        task = LogReadTask(location, valid[location], checkpoints[location.log_dir], request.as_of_ms)
-        views[location] = report if isinstance(report, CompactionError) else _read(fs, task, report)
+    for task, report in recovered:
+        task = task._replace(checkpoints=checkpoints[task.location.log_dir])
+        views[task.location] = report if isinstance(report, CompactionError) else _read(fs, task, report)
     logs = []
     for location, known in settings.items():
         log = Log(location, valid.get(location))
@@ -143,22 +141,12 @@ def _are_many(output: Destination, logs: Iterable[LogLocation]) -> bool:
     return segments >= least
 
 
-def _read_many(
-    output: Destination,
-    logs: Mapping[LogLocation, Settings],
-    checkpoints: Mapping[str, Checkpoints],
-    now_ms: int,
-    engine: Engine,
-) -> dict[LogLocation, LogView | CompactionError]:
+def _read_many(tasks: Sequence[LogReadTask], engine: Engine) -> dict[LogLocation, LogView | CompactionError]:
     """Reads logs by tasks; those that need recovery first are missing."""
-    tasks = [
-        LogReadTask(log, settings, checkpoints[log.log_dir], now_ms, output.splices.get(log.path))
-        for log, settings in logs.items()
-    ]
     packs = pack(tasks, lambda _: 1, -(-len(tasks) // (_READ_TASKS_PER_CORE * engine.cores)))
     views = engine.run(Job(f"read {len(tasks)} logs", in_workers=True), packs, _read_without_recovery)
-    pairs = zip(logs, chain.from_iterable(views), strict=True)
-    return {log: view for log, view in pairs if view is not None}
+    pairs = zip(tasks, chain.from_iterable(views), strict=True)
+    return {task.location: view for task, view in pairs if view is not None}
 
 
 def _beyond_locks(locations: Iterable[LogLocation], log_dirs: Sequence[str]) -> dict[LogLocation, CompactionError]:
@@ -182,17 +170,15 @@ def _checkpoints(fs: FileSystem, locations: Iterable[LogLocation]) -> dict[str, 
     return {log_dir: read_checkpoints(fs, log_dir) for log_dir in {location.log_dir for location in locations}}
 
 
-def _recover(
-    output: Destination, location: LogLocation, settings: Settings, checkpoints: Checkpoints
-) -> RecoveryReport | CompactionError:
-    splice = output.splices.get(location.path)
+def _recover(output: Destination, task: LogReadTask) -> RecoveryReport | CompactionError:
+    location, checkpoints, splice = task.location, task.checkpoints, task.splice
     if splice is not None:
         checkpoints = replace(checkpoints, complete_to=splice.end)
     try:
         report = recover_log(
             output.fs,
             location,
-            index_interval_bytes=settings.topic.index_interval_bytes,
+            index_interval_bytes=task.settings.topic.index_interval_bytes,
             disk=output.disk,
             owner=output.held.owner(location.log_dir),
             checkpoints=checkpoints,

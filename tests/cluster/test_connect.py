@@ -22,13 +22,13 @@ import compaction
 from compaction.engine import ByPlace, Emission, Items, Job, Source
 from compaction.engines.connect import ConnectEngine, connect
 from compaction.errors import CompactionError, UsageError
-from tests.cluster.conftest import ROOT
 from tests.golden import unpack_sample
 from tests.kafka.broker import free_ports, listens
 from tests.kafka.jars import spark_home
 from tests.local_passes import LocalPasses
 from tests.object_store.fixtures import Bucket
 from tests.object_store.server import ACCESS_KEY, SECRET_KEY
+from tests.processes import ROOT, started
 from tests.test_engine import exchanged, values
 from tests.waiting import wait_until
 from tools.benchmark.generate import Profile, write_log
@@ -207,8 +207,7 @@ def test_the_sample_is_compacted_by_the_command_as_by_worker_processes(server: S
     call += ["--include-active", "--as-of-ms", str(AS_OF_MS)]
     for engine, variables in (("local", {}), ("auto", {"SPARK_REMOTE": server.url})):
         options = ["--engine", engine, "--output-dir", str(tmp_path / engine), "--report", str(tmp_path / f"{engine}.json")]
-        environment = {**os.environ, **variables}
-        done = subprocess.run([*call, *options], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        done = started([*call, *options], cwd=ROOT, without=(), **variables)
         assert done.returncode == 0, done.stderr
     assert tree(tmp_path / "auto") == tree(tmp_path / "local") != {}
     reports = [json.loads((tmp_path / f"{engine}.json").read_text()) for engine in ("local", "auto")]

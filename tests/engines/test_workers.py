@@ -32,9 +32,9 @@ from tests.local_job import request_for
 from tests.local_passes import LocalPasses
 from tests.memory import scratch
 from tests.passes.random_cases import NOW_MS, lay_out, random_cases
+from tests.processes import ROOT, started
 from tests.waiting import wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 60.0
 #: prints the absolute values of -1 and 2, found by workers
 RUN = """
@@ -68,10 +68,7 @@ PLACES = {
 @pytest.mark.parametrize("place", PLACES)
 def test_workers_run_for(place: str, tmp_path: Path) -> None:
     program = f"{RUN}\nimport os\n{PLACES[place]}\n"
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True,
-        check=False, timeout=LIMIT_S,
-    )  # fmt: skip
+    done = started([sys.executable, "-c", program], TMPDIR=str(tmp_path))
     assert (done.stdout, done.stderr, done.returncode) == ("[1, 2]\n", "", 0)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
@@ -380,25 +377,6 @@ def test_a_job_that_takes_long_runs_in_workers() -> None:
 
 def _pid(_: int) -> int:
     return os.getpid()
-
-
-def test_workers_end_with_a_driver_that_is_killed() -> None:
-    program = (
-        "import os\n"
-        "from tests.engines.test_workers import Job, LocalEngine, _pid\n"
-        "if __name__ == '__main__':\n"
-        "    passes = LocalEngine(1, inline_bytes=0)\n"
-        "    print(*passes.run(Job('test'), [0], _pid), flush=True)\n"
-        "    os.read(0, 1)\n"
-    )
-    driver = subprocess.Popen(
-        [sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert driver.stdout is not None
-    worker = int(driver.stdout.readline())
-    driver.kill()
-    driver.communicate()
-    wait_until(lambda: not _runs(worker), LIMIT_S)
 
 
 def test_an_interrupt_while_workers_start_is_for_their_driver_alone(workers: LocalEngine) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from compaction.run.sizing import Sizes
-from tests.conftest import ROOT
 from tests.kafka.jars import spark_home
 from tests.local_job import KAFKA, TopicConfigs, topics_file
+from tests.processes import ROOT, started
 from tests.scenarios.answers import Outcome
 from tests.scenarios.draw import ROUND_TIMES, drawn
 from tests.scenarios.language import Scenario
@@ -48,8 +46,7 @@ def submitted(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcome
     config = topics_file(log_dir.with_suffix(".toml"), topics)
     command = [str(spark_home() / "bin/spark-submit"), "--master", "local[3]", str(ROOT / "jobs/compact.py"), "--allow-keyless"]
     command += ["--log-dir", str(log_dir), "--as-of-ms", str(now_ms), "--config", str(config), "--kafka-version", KAFKA]
-    env = dict(os.environ, PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    done = started(command, PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)
     assert done.returncode in (0, 1), done.stderr
     return {name: Outcome(None) for name in topics}, log_dir
 

@@ -20,12 +20,11 @@ from tests.golden import unpack_sample
 from tests.jvm import spark_variables
 from tests.kafka.jars import spark_home
 from tests.large_log import write_large_log
+from tests.processes import ROOT, started
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[2]
 AS_OF_MS = 1_798_761_600_000
-LIMIT_S = 240
 NAMESPACE = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"]), "sh", "-c"]
 #: without the second one, all processes of the machine would see it
 READ_ONLY_SHM = "mount --bind /dev/shm /dev/shm && mount -o remount,bind,ro /dev/shm && ! touch /dev/shm/file"
@@ -46,11 +45,8 @@ def mounted(missing: Callable[[str], None]) -> Callable[[str, Sequence[str], Pat
 
 
 def _run(command: Sequence[str], place: Path) -> subprocess.CompletedProcess[str]:
-    usual = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
     variables = {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, **spark_variables()}
-    return subprocess.run(
-        command, cwd=place, env={**usual, **variables}, capture_output=True, text=True, check=False, timeout=LIMIT_S
-    )
+    return started(command, cwd=place, without=("SPARK_",), **variables)
 
 
 def _compact(log_dir: Path, **settings: str) -> list[str]:
@@ -158,9 +154,8 @@ def test_every_java_of_this_machine_gives_the_same_bytes(tmp_path: Path) -> None
     outputs = []
     for home in javas():
         outputs.append(tmp_path / home.name)
-        own = {"JAVA_HOME": str(home), "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-        command = [*submit, *rules, "--output-dir", str(outputs[-1])]
-        done = subprocess.run(command, env={**os.environ, **own}, capture_output=True, text=True, check=False, timeout=300)
+        command = [*submit, *rules, "--output-dir", outputs[-1]]
+        done = started(command, JAVA_HOME=str(home), PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)
         assert done.returncode == 0, done.stderr[-2000:]
     assert outputs
     assert all(files(output) == files(outputs[0]) != {} for output in outputs)
@@ -187,19 +182,11 @@ def compiled_by_a_run(package: Path, tmp_path: Path, name: str, *options: str) -
     (tmp_path / "sitecustomize.py").write_text(LISTENER)
     noted = tmp_path / f"{name}.txt"
     noted.touch()
-    done = subprocess.run(
-        [sys.executable, "-B", str(package / "jobs/compact.py"), "--log-dir", str(unpack_sample(tmp_path / name)), *options],
-        env={
-            **{each: value for each, value in os.environ.items() if not each.startswith(("NUMBA", "XDG_CACHE", "SPARK"))},
-            "HOME": str(tmp_path / "home"),
-            "PYTHONPATH": str(tmp_path),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "COMPILED": str(noted),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = started(
+        [sys.executable, "-B", package / "jobs/compact.py", "--log-dir", unpack_sample(tmp_path / name), *options],
+        without=("NUMBA", "XDG_CACHE", "SPARK"), HOME=str(tmp_path / "home"), PYTHONPATH=str(tmp_path),
+        PYTHONDONTWRITEBYTECODE="1", COMPILED=str(noted),
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return collections.Counter(noted.read_text().splitlines())
 

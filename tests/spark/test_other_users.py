@@ -19,8 +19,8 @@ import pytest
 
 from tests.crash.surroundings import as_nobody
 from tests.golden import unpack_sample
+from tests.processes import ROOT, started
 
-ROOT = Path(__file__).resolve().parents[2]
 SECRET = "3f1c9a70d2b84e5fa6670d19c3e8b524"
 _TIMEOUT_S = 2.0
 _LARGEST_BYTES = 1 << 20
@@ -190,16 +190,11 @@ def test_modules_that_another_user_has_planted_in_the_working_directory_are_not_
     scripts = Path(sys.executable).parent
     what = ["compact", "--engine", "spark"] if command == "kafka-log-compaction" else [ROOT / "jobs/compact.py"]
     start = [scripts / command, *what]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK"))}
-    done = subprocess.run(
+    done = started(
         [*start, "--log-dir", log_dir.name, "--set", "min.cleanable.dirty.ratio=0", "--set", "cleanup.policy=compact"],
-        env={**kept, "PATH": f"{scripts}{os.pathsep}{kept['PATH']}", "NUMBA_CACHE_DIR": str(tmp_path / "kernels")},
-        cwd=shared,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+        cwd=shared, without=("PYTHON", "PYSPARK", "SPARK"),
+        PATH=f"{scripts}{os.pathsep}{os.environ['PATH']}", NUMBA_CACHE_DIR=str(tmp_path / "kernels"),
+    )  # fmt: skip
     if sys.version_info < (3, 11):
         assert done.returncode == 2
         assert "Python 3.10 would run modules that others plant" in done.stderr

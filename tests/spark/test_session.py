@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,18 +11,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from compaction.engines.spark_session import C1_ONLY, DEFAULTS, build_session
+from tests.processes import ROOT, started
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-ROOT = Path(__file__).resolve().parents[2]
 
 #: a job that prints its session as one line of JSON
 JOB = """
 import json, os, sys
 sys.path.insert(0, {root!r})
-from compaction.engines.spark_session import build_session, ship_package
-session = build_session("asked name", extra={extra!r})
+from compaction.engines.spark_session import {build}, ship_package
+session = {build}("asked name", extra={extra!r})
 ship_package(session)
 sc = session.sparkContext
 def worker(_):
@@ -40,21 +38,14 @@ session.stop()
 """
 
 
-def run_job(tmp_path: Path, *command: str, extra: dict[str, str] | None = None, **env: str) -> tuple[dict[str, object], str]:
+def run_job(
+    tmp_path: Path, *command: str, extra: dict[str, str] | None = None, build: str = "build_session", **env: str
+) -> tuple[dict[str, object], str]:
     """The job's line, and standard error of the run."""
     script = tmp_path / "job.py"
-    script.write_text(JOB.format(root=str(ROOT), extra={"spark.ui.enabled": "false", **(extra or {})}))
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK", "NUMBA"))}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
-    done = subprocess.run(
-        [*command, str(script)],
-        env={**kept, "PATH": path, **env},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    script.write_text(JOB.format(root=str(ROOT), build=build, extra={"spark.ui.enabled": "false", **(extra or {})}))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = started([*command, script], cwd=tmp_path, without=("PYSPARK", "SPARK", "NUMBA"), PATH=path, **env)
     assert done.returncode == 0, done.stderr
     told: dict[str, object] = json.loads(done.stdout)
     return told, done.stderr
@@ -124,20 +115,9 @@ def test_a_running_session_is_returned_unchanged(spark: SparkSession) -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 def test_the_jvm_of_a_plain_session_does_not_use_its_second_compiler(tmp_path: Path) -> None:
-    asks = f"""
-import sys
-sys.path.insert(0, {str(ROOT)!r})
-from compaction.engines import spark_session
-built = spark_session.build_plain_session("asked")
-beans = built.sparkContext._jvm.java.lang.management.ManagementFactory
-print(list(beans.getRuntimeMXBean().getInputArguments()))
-built.stop()
-"""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
-    command = [sys.executable, "-c", asks]
-    done = subprocess.run(command, env=kept, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
-    assert C1_ONLY in done.stdout
-    assert "log4j2" in done.stdout
+    told, _ = run_job(tmp_path, sys.executable, build="build_plain_session")
+    assert C1_ONLY in str(told["jvm"])
+    assert "log4j2" in str(told["jvm"])
 
 
 @pytest.mark.slow

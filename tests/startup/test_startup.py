@@ -34,7 +34,7 @@ from compaction.startup import (
 )
 from tests.golden import unpack_sample
 from tests.log.logs import data_segment
-from tests.processes import ROOT, run
+from tests.processes import ROOT, run, started
 
 
 def make_java(home: Path, release: str | None, says: str = "") -> Path:
@@ -150,10 +150,9 @@ def test_every_command_runs_without_java(tmp_path: Path) -> None:
         ["erase", "--log-dir", copy, *keys, "--certificate", certificate, "--include-active", "--topic", "orders"],
         ["verify", "--in-place", copy, *keys, "--certificate", certificate, "--include-active", "--topic", "orders"],
     ):
-        done = subprocess.run(
-            [sys.executable, "-c", program, *map(str, command)],
-            env={**os.environ, "PATH": str(empty), "PYTHONPATH": str(ROOT), "JAVA_HOME": str(tmp_path / "gone")},
-            capture_output=True, text=True, check=False,
+        done = started(
+            [sys.executable, "-c", program, *command],
+            PATH=str(empty), PYTHONPATH=str(ROOT), JAVA_HOME=str(tmp_path / "gone"),
         )  # fmt: skip
         assert (done.returncode, command[0]) == (0, command[0]), done.stderr
 
