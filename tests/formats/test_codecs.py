@@ -119,7 +119,7 @@ def snappy(*versions: int) -> bytes:
         # without framing
         (Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(text(70_000))), text(70_000)),
         # another level, a content size and a checksum
-        (Codec.GZIP, gzip.compress(text(500), 1), text(500)),
+        (Codec.GZIP, gzip.compress(text(500), 1, mtime=0), text(500)),
         (Codec.ZSTD, bytes(cramjam.zstd.compress(text(5000), 9)), text(5000)),
     ],
 )  # fmt: skip
