@@ -102,6 +102,8 @@ def replace_segments(
     ordered = sorted(groups, key=lambda group: group.base_offset)
     try:
         owner.require()
+        # before a rename replaces outputs of another run, and again before the commit
+        _require_no_journal(fs, path)
         for group in ordered:
             _rename_to_clean(fs, path, group)
         previous = checkpoints.file(location.log_dir, CLEANER_OFFSETS).offset(location.topic_partition)

@@ -263,16 +263,24 @@ def test_an_output_that_vanishes_or_is_rewritten_before_the_commit_point_changes
     assert everything(fs) == before
 
 
-def test_the_journal_of_another_run_is_not_replaced() -> None:
+def test_a_committed_swap_of_another_run_is_finished() -> None:
     """Neither locks nor claims have excluded it."""
     fs = committed_but_not_begun()
-    journal = fs.read_bytes(join(HERE.path, JOURNAL))
     groups = write_cleaned(fs, {0: ([5], []), 200: ([250], [])}, ".clean.attempt-2")
     with pytest.raises(StorageError, match="another run is swapping this log"):
         run_alone(fs, replace_segments(fs, HERE, groups, end_offset=END))
-    assert fs.read_bytes(join(HERE.path, JOURNAL)) == journal
     recover(fs)
-    assert everything(fs) == everything(dirty_log())
+    assert everything(fs) == everything(cleaned_log())
+
+
+def test_a_journal_that_another_run_writes_meanwhile_is_not_replaced() -> None:
+    fs = dirty_log()
+    swap = replace_segments(fs, HERE, write_cleaned(fs, PLAIN), end_offset=END)
+    next(swap)
+    fs.put(join(HERE.path, JOURNAL), b"of another run")
+    with pytest.raises(StorageError, match="another run is swapping this log"):
+        next(swap)
+    assert fs.read_bytes(join(HERE.path, JOURNAL)) == b"of another run"
 
 
 def test_no_source_is_replaced_by_an_output_that_is_rewritten_after_the_commit_point() -> None:
