@@ -49,13 +49,55 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
-@pytest.mark.parametrize("number", [4, 6])
-def test_an_output_of_another_version(copy: Path, number: int) -> None:
-    record, source, reason = copy / FINISHED, copy.parent / "kafka-logs", "is not a manifest of format 5"
-    made = {**json.loads(record.read_text()), "format": number}
-    record.write_text(json.dumps({**made, "checksum": manifest._checksum(made)}))
-    refused(lambda: compaction.compact(source, output_dir=copy.parent / "next", since=copy, **CALL), UsageError(reason))
-    refused(lambda: compaction.compact(source, output_dir=copy, if_done="skip", **CALL), CorruptLogError(reason))
+def of_format(number: int, document: dict[str, Any]) -> dict[str, Any]:
+    """A record of an output, as a version with this format wrote it."""
+    made = {**document, "format": number}
+    if number == 4:
+        made["sources"] = {path: {**log, "rules": None} for path, log in document["sources"].items()}
+    for name, first in {"sources": 4, "request": 3, "run": 2, "place": 2, "checksum": 2}.items():
+        if number < first:
+            del made[name]
+    if number == 1:
+        made["files"] = [{name: value for name, value in file.items() if name != "xxh3_128"} for file in document["files"]]
+    return made if number == 1 else {**made, "checksum": manifest._checksum(made)}
+
+
+NEWER = "is not a manifest of format 1 to 5"
+FULL = "the previous copy does not record the settings that it was made with"
+
+
+@pytest.mark.parametrize(
+    ("number", "since", "if_done"),
+    [
+        (6, UsageError(NEWER), CorruptLogError(NEWER)),
+        (5, "", None),
+        (4, FULL, None),
+        (3, UsageError("does not record what was copied"), None),
+        (2, UsageError("does not record what was copied"), UsageError("did not record its request")),
+        (1, UsageError("does not record what was copied"), UsageError("did not record its request")),
+    ],
+)
+def test_an_output_of_another_version(
+    copy: Path, number: int, since: str | CompactionError, if_done: CompactionError | None
+) -> None:
+    record, source = copy / FINISHED, copy.parent / "kafka-logs"
+    record.write_text(json.dumps(of_format(number, json.loads(record.read_text()))))
+
+    def reasons() -> set[str]:
+        call = {**CALL, "output_dir": copy.parent / "next", "since": copy}
+        return {log["since_reason"] for log in compaction.compact(source, **call).to_dict()["logs"]}
+
+    def repeated() -> None:
+        compaction.compact(source, output_dir=copy, if_done="skip", **CALL)
+
+    if isinstance(since, str):
+        assert reasons() == {since}
+    else:
+        refused(reasons, since)
+    if if_done is None:
+        repeated()
+    else:
+        refused(repeated, if_done)
 
 
 def refused(call: Callable[[], object], expected: CompactionError) -> None:

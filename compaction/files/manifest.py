@@ -3,15 +3,17 @@
 ``MARKER`` is the first object of an output; it is removed after ``MANIFEST`` was written. Fields of the manifest (JSON):
 
 =================  =================================================================================================
-``format``         5
+``format``         5. Format 4 is supported: its ``sources`` have no ``rules``. So are format 3, without ``sources``, format 2,
+                   without ``request``, and format 1: of these fields it has only ``files``, without ``xxh3_128``
 ``run``            the run that wrote the output, as in its marker
 ``place``          the URI of the output when it was written
 ``request``        what the run was asked to do: sources, selection, options, time; ``null`` if unknown
 ``sources``        by the relative path of each log, the log that was copied: its ``topic_id`` (``null`` if unknown), the
-                   identity of its ``segments`` and the ``rules`` of the copy. See ``SourceLog``
+                   identity of its ``segments`` and the ``rules`` of the copy; ``null`` if unknown. See ``SourceLog``
 ``files``          a list of ``path`` (relative to the manifest), ``size`` in bytes, ``mtime_ms`` (the file's
                    modification time, which a store does not keep), ``etag`` (``null`` if the store has none) and
-                   ``xxh3_128`` (hex digest of the bytes; ``null`` for an empty directory, whose path ends with ``/``)
+                   ``xxh3_128`` (hex digest of the bytes; ``null`` in outputs of earlier versions, for a copy made by
+                   the store of an object without one)
 ``checksum``       hex digest (XXH3-128) of the other fields
 =================  =================================================================================================
 
@@ -32,7 +34,7 @@ import json
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -46,7 +48,10 @@ from compaction.names import is_significant, parse_partition_dir, parse_segment_
 MANIFEST = "_manifest.json"
 MARKER = "_unfinished.json"
 FORMAT = 5
-_FIELDS = {"format", "run", "place", "request", "sources", "files", "checksum"}
+_FIELDS_2 = {"format", "run", "place", "files", "checksum"}
+_FIELDS_3 = _FIELDS_2 | {"request"}
+_FIELDS_4 = _FIELDS_3 | {"sources"}
+_FIELDS = {1: {"format", "files"}, 2: _FIELDS_2, 3: _FIELDS_3, 4: _FIELDS_4, 5: _FIELDS_4}
 #: values of JSON that compare reliably
 Scalar = str | int | float | bool
 
@@ -60,6 +65,10 @@ class Entry:
     mtime_ms: int
     etag: str | None = None
     xxh3_128: str | None = None
+
+
+_ENTRY_FIELDS = {field.name for field in fields(Entry)}
+_ENTRY_FIELDS_1 = _ENTRY_FIELDS - {"xxh3_128"}
 
 
 class Folder(NamedTuple):
@@ -88,11 +97,11 @@ class SourceSegment:
 @dataclass(frozen=True)
 class SourceLog:
     """A log that was copied: the id of its topic, its segments when the run began, and by name the settings, rules and options
-    that decide which of its records the copy has."""
+    that decide which of its records the copy has (``None``: not recorded)."""
 
     topic_id: str | None
     segments: tuple[SourceSegment, ...]
-    rules: Mapping[str, Scalar] = field(default_factory=dict)
+    rules: Mapping[str, Scalar] | None = None
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> SourceLog:
@@ -102,13 +111,14 @@ class SourceLog:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The files of an output; ``run`` and ``place`` (its URI) are ``None`` on a disk."""
+    """The files of an output; ``run`` and ``place`` (its URI) are ``None`` in format 1, ``request`` also in format 2, and
+    ``sources`` also in format 3."""
 
     files: tuple[Entry, ...]
     run: str | None = None
     place: str | None = None
     request: Mapping[str, object] | None = None
-    sources: Mapping[str, SourceLog] = field(default_factory=dict)
+    sources: Mapping[str, SourceLog] | None = None
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> Manifest:
@@ -121,28 +131,35 @@ class Manifest:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             made = None
         if made is None:
-            message = f"is not a manifest of format {FORMAT}, or was changed or truncated after it was written"
+            message = f"is not a manifest of format 1 to {FORMAT}, or was changed or truncated after it was written"
             raise CorruptLogError(message, path=path, hint="copy the output again, or repeat the run that wrote it")
         return made
 
     @classmethod
     def _read(cls, document: Any) -> Manifest | None:
-        if set(document) != _FIELDS or document["format"] != FORMAT or document["checksum"] != _checksum(document):
+        number = document["format"]
+        if type(number) is not int or set(document) != _FIELDS[number]:
             return None
-        files = tuple(Entry(**fields) for fields in document["files"])
-        sources = {path: SourceLog.read(log) for path, log in document["sources"].items()}
-        unique = len({entry.path for entry in files}) == len(files)
-        valid = unique and _are_valid(files, sources.values())
-        return cls(files, document["run"], document["place"], document["request"], sources) if valid else None
+        names = _ENTRY_FIELDS_1 if number == 1 else _ENTRY_FIELDS
+        if any(set(fields) != names for fields in document["files"]):
+            return None
+        made = cls(tuple(Entry(**fields) for fields in document["files"]), document.get("run"), document.get("place"))
+        sources = document.get("sources")
+        logs = None if sources is None else {path: SourceLog.read(log) for path, log in sources.items()}
+        made = replace(made, request=document.get("request"), sources=logs)
+        unique = len({entry.path for entry in made.files}) == len(made.files)
+        valid = unique and _are_valid(made.files, (logs or {}).values())
+        return made if valid and (number == 1 or document["checksum"] == _checksum(document)) else None
 
     def to_json(self) -> bytes:
         files = [asdict(entry) for entry in sorted(self.files, key=lambda entry: entry.path)]
+        sources = None if self.sources is None else {path: asdict(log) for path, log in sorted(self.sources.items())}
         document = {
             "format": FORMAT,
             "run": self.run,
             "place": self.place,
             "request": self.request,
-            "sources": {path: asdict(log) for path, log in sorted(self.sources.items())},
+            "sources": sources,
             "files": files,
         }
         return (json.dumps({**document, "checksum": _checksum(document)}, indent=1) + "\n").encode()
@@ -173,7 +190,7 @@ def _are_valid(entries: Iterable[Entry], logs: Iterable[SourceLog]) -> bool:
     return all(_has_types(entry) and min(entry.size, entry.mtime_ms) >= 0 for entry in entries) and all(
         _has_types(log)
         and all(map(_has_types, log.segments))
-        and all(isinstance(value, Scalar) for value in log.rules.values())
+        and (log.rules is None or all(isinstance(value, Scalar) for value in log.rules.values()))
         for log in logs
     )
 
@@ -345,7 +362,7 @@ class Manifests:
             return _sizes(size, entry)
         if original and None not in (etag, entry.etag) and etag != entry.etag:
             return f"has ETag {etag}", f"{entry.etag}"
-        if xxh3_128 not in (None, entry.xxh3_128):
+        if None not in (xxh3_128, entry.xxh3_128) and xxh3_128 != entry.xxh3_128:
             return f"has content hash {xxh3_128}", f"{entry.xxh3_128}"
         return None
 
@@ -366,7 +383,10 @@ def _read(root: str, stats: list[FileStat | None]) -> Manifest | None:
     if begun is None:
         return manifest
     if manifest is None or Marker.parse(read_whole(join(root, MARKER))).run != manifest.run:
-        raise StorageError(_UNFINISHED, path=root, hint="repeat the run that writes it")
+        hint = "repeat the run that writes it"
+        if manifest is not None and manifest.run is None:
+            hint += f", or remove {MARKER} if no run is writing it"
+        raise StorageError(_UNFINISHED, path=root, hint=hint)
     return manifest
 
 

@@ -72,8 +72,10 @@ def rules_of(settings: Settings, request: CompactionRequest) -> dict[str, Scalar
     }
 
 
-def _require_same_rules(recorded: Mapping[str, Scalar], now: Mapping[str, Scalar]) -> None:
+def _require_same_rules(recorded: Mapping[str, Scalar] | None, now: Mapping[str, Scalar] | None) -> None:
     """:raises NotContinuedError: a copy with the rules of ``now`` would keep other records"""
+    if recorded is None or now is None:
+        raise NotContinuedError("the previous copy does not record the settings that it was made with")
     names = sorted(name for name in recorded.keys() | now.keys() if recorded.get(name) != now.get(name))
     if names:
         changes = (f"{name} is {now.get(name)}, it was {recorded.get(name)}" for name in names)
@@ -145,7 +147,7 @@ class PreviousCopy:
             manifest = find_manifest(path, "--since", "make the first copy with --if-done, or with --replace")
         except LogError as error:
             raise UsageError(error.message, path=error.path, hint=error.hint) from error
-        if manifest.request is None:
+        if manifest.sources is None or manifest.request is None:
             message, hint = "--since: this output does not record what was copied", "make a first copy without --since"
             raise UsageError(message, path=path, hint=hint)
         command = manifest.request.get("command")
@@ -175,7 +177,7 @@ class PreviousCopy:
     def continuation(self, log: LogLocation, source: SourceLog) -> Continuation:
         """:raises NotContinuedError: the log must be read from its source alone"""
         directory = join(self.roots[log.log_dir], base_name(log.path))
-        recorded = self._manifest.sources.get(directory[len(self._path) + 1 :])
+        recorded = (self._manifest.sources or {}).get(directory[len(self._path) + 1 :])
         if recorded is None:
             raise NotContinuedError("the previous copy does not have this log")
         time_ms = (self._manifest.request or {}).get(_AS_OF)

@@ -60,8 +60,6 @@ def read_all(directory: str) -> None:
 
 def test_a_finished_output_is_read(out: Path) -> None:
     read_all(ORDERS)
-    found = RemoteFileSystem().stat(f"{ORDERS}/{FIRST}")
-    assert found is not None and found.mtime_ns == 7 * 10**9
     assert RemoteFileSystem().read_bytes(f"{OUT}/meta.properties") == (out / "meta.properties").read_bytes()
 
 
@@ -203,6 +201,18 @@ def test_a_changed_manifest_is_an_error(out: Path, change: str) -> None:
             look(OUT)
 
 
+def test_an_output_with_a_manifest_of_format_1_is_read_and_checked(out: Path) -> None:
+    files = json.loads((out / MANIFEST).read_bytes())["files"]
+    old = [{name: value for name, value in each.items() if name != "xxh3_128"} for each in files]
+    (out / MANIFEST).write_text(json.dumps({"format": 1, "files": old}))
+    read_all(ORDERS)
+    found = RemoteFileSystem().stat(f"{ORDERS}/{FIRST}")
+    assert found is not None and found.mtime_ns == 7 * 10**9
+    turn(out / "orders-0" / FIRST)
+    with pytest.raises(CorruptLogError, match="has ETag"):
+        read_all(ORDERS)
+
+
 def test_an_export_without_a_manifest_is_read_as_it_is(bucket: Path, log: str) -> None:
     (bucket / "in" / "orders-0" / "notes.txt").write_text("mine")
     turn(bucket / "in" / "orders-0" / f"{130:020d}.timeindex", 0)
@@ -259,7 +269,7 @@ def test_a_failing_store_is_not_treated_as_one_without_a_manifest(out: Path, mon
 
 
 _MANIFEST = Manifest(
-    (Entry("orders-0/b", 2, 3, "x", "ab" * 16), Entry("a", 1, 2, None, "cd" * 16)),
+    (Entry("orders-0/b", 2, 3, "x", "ab" * 16), Entry("a", 1, 2)),
     "run-1",
     "s3://bucket/out",
 )
@@ -268,11 +278,11 @@ _MANIFEST = Manifest(
 def test_a_manifest_is_read_back() -> None:
     found = Manifest.parse(_MANIFEST.to_json(), "m")
     assert (set(found.files), found.run, found.place) == (set(_MANIFEST.files), "run-1", "s3://bucket/out")
-    assert found.folders == {"": ({"a": _MANIFEST.files[1]}, {"orders-0"}), "orders-0": ({"b": _MANIFEST.files[0]}, set())}
+    assert found.folders == {"": ({"a": Entry("a", 1, 2)}, {"orders-0"}), "orders-0": ({"b": _MANIFEST.files[0]}, set())}
 
 
 def test_malformed_content_is_an_error() -> None:
-    for data in (b"", b"[]", b'{"format": 5, "files": []}', b'{"format": 5}', b"\xff" * 9):
+    for data in (b"", b"[]", b'{"format": 3, "files": []}', b'{"format": 1}', b'{"format": 1, "files": [{}]}', b"\xff" * 9):
         with pytest.raises(CorruptLogError, match="is not a manifest"):
             Manifest.parse(data, "m")
 
@@ -305,8 +315,8 @@ def test_a_removed_or_changed_entry_is_detected() -> None:
         {**document, "files": [{**each, "size": 7} for each in document["files"]]},
         {**document, "files": [document["files"][0], *document["files"]]},
         {**document, "place": "s3://bucket/other"},
-        {**document, "format": 4},
-        {**document, "format": 6},
+        {**document, "format": 1},
+        {"format": 1, "files": document["files"]},
     ]
     for changed in changes:
         with pytest.raises(CorruptLogError, match="changed or truncated"):

@@ -232,6 +232,19 @@ def test_a_manifest_beside_the_marker_of_another_run_is_unfinished(bucket: Path,
     require_finished(OUT)
 
 
+def test_an_output_of_format_1_beside_a_marker_is_not_removed(bucket: Path, log: str) -> None:
+    publish(SOURCE, OUT)
+    files = json.loads((bucket / "out" / MANIFEST).read_bytes())["files"]
+    old = [{name: value for name, value in each.items() if name != "xxh3_128"} for each in files]
+    (bucket / "out" / MANIFEST).write_text(json.dumps({"format": 1, "files": old}))
+    require_finished(OUT)
+    (bucket / "out" / MARKER).write_bytes(Marker("somebody").to_json())
+    with pytest.raises(UsageError, match=f"or remove {MARKER} if no run is writing it"):
+        require_finished(OUT)
+    with pytest.raises(UsageError, match="exists and is not empty"):
+        Publication(MixedFileSystem(), OUT, copying(SOURCE))
+
+
 def test_a_source_that_differs_from_its_manifest_is_not_copied(bucket: Path, log: str) -> None:
     publish(SOURCE, f"{PLACE}/first")
     publication = Publication(MixedFileSystem(), OUT, copying(f"{PLACE}/first"))

@@ -242,6 +242,15 @@ def test_records_below_the_log_start_that_the_source_still_has_are_no_reason_for
     assert reports["orders"].since == "grown"
 
 
+def test_a_copy_that_does_not_record_its_settings_is_not_continued(night: Night) -> None:
+    first, _ = night.copy()
+    manifest = read_finished(str(first))
+    assert manifest is not None and manifest.sources is not None
+    edited(first, sources={path: replace(log, rules=None) for path, log in manifest.sources.items()})
+    _, reports = night.copy(first)
+    assert reports["orders"].since_reason == "the previous copy does not record the settings that it was made with"
+
+
 def once(matches: Callable[[Operation], bool], change: Callable[[], object]) -> tuple[WatchedFileSystem, list[Operation]]:
     """Files that change before the first of some operations; has that operation, once it has happened."""
     begun: list[Operation] = []
@@ -395,7 +404,7 @@ def test_an_output_that_cannot_be_continued_is_refused(night: Night) -> None:
     edited(first, request={"command": "erase"})
     with pytest.raises(UsageError, match="--since: this is an output of erase, which lacks records that the source has"):
         night.copy(first)
-    edited(first, request=None)
+    edited(first, sources=None)
     with pytest.raises(UsageError, match="--since: this output does not record what was copied"):
         night.copy(first)
 
