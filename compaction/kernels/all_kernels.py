@@ -52,6 +52,7 @@ _CALLS: tuple[tuple[Any, ...], ...] = (
     (_TABLE.update, _ENTRIES),
     (_FILTER.add, _ENTRIES),
     (_FILTER.prune, _ENTRIES, 0),
+    (slot_table.by_bound, _WORDS, _WORDS, _empty(np.int64, 2)),
     # messages of magic 0 and 1
     (batches.scan_messages, _BYTES, 0, True, _ROWS, 0, 0),
     (messages.plain_messages, _BYTES, 0, _ROWS, 0, _BYTES, _DECODED[3]),

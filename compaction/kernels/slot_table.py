@@ -211,7 +211,40 @@ def _by_shard(entries, shards, starts, fill, out):
             fill[s] = row + 1
 
 
+@kernel
+def _by_bound(survivors, bounds, edges, fill, part_of, out):
+    """Copy uint64[n] ``survivors`` to ``out``, ordered by part; see ``by_bound``.
+
+    :param fill: int64[b + 1], scratch space, as is int32[n] ``part_of``
+    """
+    for i in range(len(survivors)):
+        low, high = 0, len(bounds)
+        while low < high:
+            middle = (low + high) >> 1
+            if bounds[middle] <= survivors[i]:
+                low = middle + 1
+            else:
+                high = middle
+        part_of[i] = low
+        edges[low + 1] += 1
+    for k in range(len(fill)):
+        fill[k] = edges[k]
+        edges[k + 1] += edges[k]
+    for i in range(len(survivors)):
+        row = fill[part_of[i]]
+        out[row] = survivors[i]
+        fill[part_of[i]] = row + 1
+
+
 # arrays are allocated outside of the kernels: each kind of allocation takes as long to compile as a kernel
+
+
+def by_bound(survivors: NDArray[np.uint64], bounds: NDArray[np.uint64], edges: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """``survivors`` (uint64[n]) ordered by part: part 0 has those below ``bounds[0]`` (uint64[b], ascending), part ``k`` those
+    from ``bounds[k - 1]`` on. Fills int64[b + 2] ``edges`` (zeros) with the start of each part, and ``n``."""
+    ordered = np.empty(len(survivors), np.uint64)
+    _by_bound(survivors, bounds, edges, np.empty(len(bounds) + 1, np.int64), np.empty(len(survivors), np.int32), ordered)
+    return ordered
 
 
 def by_shard(entries: NDArray[np.uint64], shards: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from compaction.engine import Item, Items, Place, Reading, pack
 from compaction.errors import CorruptLogError, LogError
-from compaction.kernels.slot_table import OFFSETS, WORDS, SlotTable
+from compaction.kernels.slot_table import OFFSETS, WORDS, SlotTable, by_bound
 from compaction.kernels.tables import DROPPED, LOOKUP, OFFSET_SHIFT, TOMBSTONE
 from compaction.passes.tasks import OutputPart, Packed, Resolved, Slice
 
@@ -205,10 +205,8 @@ def split_by_part(survivors: Packed, first_offsets: NDArray[np.int64]) -> Iterat
             yield 0, within
         return
     bounds = (first_offsets.astype(np.uint64) + np.uint64(1)) << np.uint64(OFFSET_SHIFT)
-    # numpy sorts small numbers by radix
-    part_of = np.searchsorted(bounds, survivors, "right").astype(np.min_scalar_type(len(bounds)))
-    ordered = survivors[np.argsort(part_of, kind="stable")]
-    ends = np.cumsum(np.bincount(part_of, minlength=len(bounds) + 1)).tolist()
-    for number, (start, end) in enumerate(pairwise(ends)):
+    edges = np.zeros(len(bounds) + 2, np.int64)
+    ordered = by_bound(survivors, bounds, edges)
+    for number, (start, end) in enumerate(pairwise(edges[1:].tolist())):
         if start < end:
             yield number, ordered[start:end]

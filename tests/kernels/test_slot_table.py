@@ -1,8 +1,9 @@
-"""Slot tables of each layout against a dictionary, with colliding hashes; entries by shard."""
+"""Slot tables of each layout against a dictionary, with colliding hashes; entries by shard, survivor entries by output part."""
 
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from compaction.kernels.slot_table import COUNTS, NEWEST, OFFSETS, Arena, SlotTable, by_shard
+from compaction.kernels.slot_table import COUNTS, NEWEST, OFFSETS, Arena, SlotTable, by_bound, by_shard
 from compaction.kernels.tables import ENTRY_BYTES, LOOKUP, TOMBSTONE
 
 Entries = NDArray[np.uint64]
@@ -177,3 +178,15 @@ def test_every_entry_is_put_into_the_shard_of_its_hash(shards: int, words: int, 
     for shard in range(shards):
         for high in ordered[starts[shard] : starts[shard + 1], 1].tolist():
             assert (high >> 32) * shards >> 32 == shard
+
+
+@given(st.lists(st.integers(0, 40), max_size=60), st.lists(st.integers(0, 40), min_size=1, max_size=6))
+def test_survivor_entries_are_ordered_by_the_part_between_their_bounds(survivors: list[int], bounds: list[int]) -> None:
+    bounds.sort()
+    edges = np.zeros(len(bounds) + 2, np.int64)
+    ordered = by_bound(np.array(survivors, np.uint64), np.array(bounds, np.uint64), edges)
+    parts: list[list[int]] = [[] for _ in range(len(bounds) + 1)]
+    for word in survivors:
+        parts[bisect_right(bounds, word)].append(word)
+    assert [ordered[edges[k] : edges[k + 1]].tolist() for k in range(len(parts))] == parts
+    assert edges[-1] == len(survivors)
