@@ -145,7 +145,8 @@ def test_settings_of_the_user_are_kept_and_pages_are_on_loopback(root: None, sha
     options = " ".join([*(f"--conf spark.{each}" for each in chosen), "pyspark-shell"])
     place = str(shared / "place")
     with run(shared, PYSPARK_SUBMIT_ARGS=options, SPARK_LOCAL_DIRS=place) as (addresses, told):
-        assert leaks(as_nobody(lambda: fetch_all(addresses)))
+        # an answer may come later than it is waited for
+        assert any(leaks(as_nobody(lambda: fetch_all(addresses))) for _ in range(3))
         assert told["pages"] is not None
         assert f"127.0.0.1:{told['pages'].rpartition(':')[2]}" in addresses
         assert leaks(read_below(shared / "place"))
