@@ -2,7 +2,7 @@
 
 Reads as ``Cleaner.doClean`` of Kafka does, over many logs at once. ``Run`` has a method for each step:
 
-1. **lock** the log directories (``locking.access``);
+1. **lock** the log directories (``log.access``);
 2. **plan**: recover each log, read it, plan it (``run.prepare``, and the command's planner);
 3. **clean**: scan the logs, resolve transactions, clean into groups, verify what was written (``run.cleaner``, with the
    command's method);
