@@ -34,7 +34,7 @@ pytestmark = pytest.mark.kafka
 #: the first seed, and how many
 FIRST, LOGS = 40, 40
 #: the first logs of the plain cleaner's tests
-JUDGED = 80
+JUDGED = 60
 GROWING: Logs = {
     "plain": (Flavour(transactions=False, keys=40, batches=90), {}),
     "few-keys": (Flavour(batches=60, keys=2), {}),
