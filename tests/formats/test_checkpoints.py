@@ -20,6 +20,8 @@ from tests.formats.golden import golden
 FILES = golden("files")
 SOURCE = PurePath("/data/cleaner-offset-checkpoint")
 TOPIC_ID = "EjRWeJq83vD-3LqYdlQyEA"
+
+
 def parse_offsets(text: str) -> dict[TopicPartition, int]:
     return checkpoints.parse_offset_checkpoint(text, SOURCE)
 

@@ -65,6 +65,7 @@ class TestKafkasOwnFiles:
         indexes.check_txn_index(data, FILES["txn_index"]["base_offset"])
         assert indexes.write_txn_index(rows) == data
 
+
 @pytest.mark.parametrize(
     ("data", "valid"),
     [
@@ -162,6 +163,7 @@ def test_offsets_out_of_the_segments_range_cannot_be_written(offset: int) -> Non
 
 SNAPSHOT = FILES["producer_snapshot"]
 DATA = unbase64(SNAPSHOT["closed"])
+
 
 def test_kafkas_snapshot_is_read() -> None:
     entries = read_snapshot(DATA)
