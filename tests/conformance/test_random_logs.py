@@ -24,17 +24,15 @@ from tests.conformance.kafkas import Compared
 from tests.kafka.gateway import Gateway
 from tests.memory import scratch
 from tests.oracle.random_logs import Flavour
-from tests.scenarios.draw import drawn
 from tests.scenarios.language import scenarios
-from tests.scenarios.plain import is_plain, plainly
+from tests.scenarios.plain import plainly
 from tests.scenarios.runner import by
+from tests.scenarios.test_drawn import plain
 
 pytestmark = pytest.mark.kafka
 
 #: the first seed, and how many
 FIRST, LOGS = 40, 40
-#: the first logs of the plain cleaner's tests
-JUDGED = 60
 GROWING: Logs = {
     "plain": (Flavour(transactions=False, keys=40, batches=90), {}),
     "few-keys": (Flavour(batches=60, keys=2), {}),
@@ -58,11 +56,10 @@ def test_random_logs_equal_kafkas_after_every_round() -> None:
 
 def test_the_plain_cleaner_leaves_what_kafka_leaves_after_every_round(gateway: Gateway) -> None:
     """So it may judge the job where there is no Kafka (``tests/scenarios/test_drawn.py``)."""
-    found = {name: one for name, one in drawn(range(JUDGED)).items() if is_plain(one)}
     with scratch() as root:
-        both = Compared(gateway, plainly(found)).run(root, found)
+        both = Compared(gateway, plainly(plain())).run(root, plain())
     assert both.failed == {}
-    assert both.cleaned > JUDGED
+    assert both.cleaned > len(plain())
 
 
 def test_what_verify_rejects_fails_a_log_unless_its_checkpoint_is_invented(

@@ -208,16 +208,17 @@ class AnyOrder(LocalPasses):
         return Shuffled(self._shuffled(found.results), values)
 
 
+def in_any_order(seed: int) -> Way:
+    """On any number of cores, from which sizes follow."""
+    rng = random.Random(seed)
+    return by(start=lambda: AnyOrder(rng.choice((1, 2, 3, 20, 200)), rng))
+
+
 def of_any_size(seed: int) -> Way:
-    """Slices, tasks and shards of other sizes in each run, or those that follow from any number of cores; in any order."""
+    """Slices, tasks and shards of other sizes in each run, also in any order."""
     rng = random.Random(seed)
     size = partial(rng.randrange, 200, 20_000)
-
-    def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
-        sizes = rng.choice((Sizes(size(), size(), rng.randrange(1, 300)), None))
-        return by(sizes=sizes, start=lambda: AnyOrder(rng.choice((1, 2, 3, 20, 200)), rng))(log_dir, now_ms, topics)
-
-    return clean
+    return lambda *run: by(sizes=Sizes(size(), size(), rng.randrange(1, 300)), start=lambda: AnyOrder(2, rng))(*run)
 
 
 def twice_among_leftovers(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
@@ -232,7 +233,14 @@ def twice_among_leftovers(log_dir: Path, now_ms: int, topics: TopicConfigs) -> t
     return cleaned, after
 
 
-@pytest.mark.parametrize("way", [of_any_size(1), twice_among_leftovers], ids=["any size and order", "twice among leftovers"])
+WAYS: Mapping[str, Way] = {
+    "any size": of_any_size(1),
+    "any order": in_any_order(1),
+    "twice among leftovers": twice_among_leftovers,
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_it_does_not_matter_how_the_work_is_divided(way: Way, expected: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
     # small logs are cut, too
     monkeypatch.setattr(sizing, "_MIN_SLICE_BYTES", 300)
@@ -270,25 +278,27 @@ class Watching(LocalPasses):
         return scanned
 
 
-NONE, ALL = (HashSecret(*(word, word)) for word in (0, 2**64 - 1))
-
-
-@pytest.mark.parametrize("secret", [NONE, ALL], ids=["no bit", "all bits"])
-def test_hashes_under_an_extreme_secret_give_the_same(
-    secret: HashSecret, expected: Rounds, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("word", [0, 2**64 - 1])
+def test_hashes_under_an_extreme_secret_give_the_same(word: int, expected: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a task for each log, whose maps have all keys."""
     watching = Watching()
-    monkeypatch.setattr(HashSecret, "random", lambda: secret)
+    monkeypatch.setattr(HashSecret, "random", lambda: HashSecret(word, word))
     assert differences(kept_by(by(sizes=WHOLE, start=lambda: watching)), expected) == []
     assert len(watching.complete) > LOGS
     assert all(watching.complete)
 
 
+def test_a_full_map_is_spilled_and_the_result_is_the_same(expected: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    watching = Watching()
+    monkeypatch.setattr(cleaner, "_TASK_MAP_BYTES", 4 * ENTRY_BYTES)
+    assert differences(kept_by(by(sizes=WHOLE, start=lambda: watching)), expected) == []
+    assert not all(watching.complete)
+
+
 @pytest.mark.parametrize("sizes", [WHOLE, Sizes(700, 900, 3)], ids=["one task a log", "many tasks"])
 def test_buffers_of_any_size_give_the_same(sizes: Sizes, expected: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every buffer so small that nearly every batch is too large for it, and maps of a handful of keys, which are spilled."""
-    monkeypatch.setattr(cleaner, "_TASK_MAP_BYTES", 4 * ENTRY_BYTES)
+    """Every buffer so small that nearly every batch is too large for it, and maps of a handful of keys."""
+    monkeypatch.setattr(cleaner, "_TASK_MAP_BYTES", 8 * ENTRY_BYTES)
     monkeypatch.setattr(scan, "_ENTRIES", 1)
     monkeypatch.setattr(clean_into, "_OUT_BYTES", 70)
     monkeypatch.setattr(clean_into, "_KEPT_ROWS", 1)
@@ -296,9 +306,7 @@ def test_buffers_of_any_size_give_the_same(sizes: Sizes, expected: Rounds, monke
     defaults = SegmentReader.__init__.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "block_bytes", 200)
-    watching = Watching()
-    assert differences(kept_by(by(sizes=sizes, start=lambda: watching)), expected) == []
-    assert not all(watching.complete)
+    assert differences(kept_by(by(sizes=sizes)), expected) == []
 
 
 class Staying:
