@@ -1,7 +1,8 @@
-"""Whether a log is cleaned, why, in which groups, and in which order logs are cleaned; what a policy deletes and compacts, and
-what that is expected to free.
+"""Whether a log is cleaned, in which groups, by the rules of each version of Kafka, and in which order logs are; what that is
+expected to free.
 
-The cases of groups are those of Kafka's ``CleanerTest.testSegmentGrouping*``.
+``tests/scenarios/planning.txt`` has how far a log is cleaned, ``tests/commands/calls/explain.txt`` every reason and remedy. The
+cases of groups are those of Kafka's ``CleanerTest.testSegmentGrouping*``.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from compaction.config.resolver import Resolver, TopicConfig
 from compaction.config.sources import read_properties, read_sets
+from compaction.errors import UsageError
 from compaction.formats.indexes import MAX_RELATIVE_OFFSET
 from compaction.formats.java_text import parse_properties
 from compaction.names import TopicPartition
-from compaction.rules.log_to_clean import SkipCause, Verdict
+from compaction.rules.kafka_rules import RULES, LastBatch, OldFormat, Retention, rules_of
+from compaction.rules.log_to_clean import SkipCause, Verdict, bytes_missing, ratio_below, segments_between
 from compaction.rules.log_view import LogView, Segment
 from compaction.rules.plan import (
     LogPlan,
@@ -37,150 +42,85 @@ def half_dirty(**given: Any) -> LogView:
     return log(segment(0, 1000), segment(10, 1000), segment(20, 50), end=30, **{"cleaner_checkpoint": 10, **given})
 
 
-def planned(view: LogView, *sets: str, include_active: bool = False) -> LogPlan:
+def planned(view: LogView, *sets: str, **options: Any) -> LogPlan:
     config = Resolver(sets=read_sets(["cleanup.policy=compact", *sets])).topic(view.topic_partition.topic)
-    return plan_log(view, config, now_ms=NOW_MS, include_active=include_active)
+    return plan_log(view, config, now_ms=NOW_MS, **options)
 
 
 @pytest.mark.parametrize(
-    ("ratio", "verdict"),
-    [("0.49", Verdict.CLEAN), ("0.5", Verdict.SKIP), ("0.51", Verdict.SKIP), ("0", Verdict.CLEAN), ("1", Verdict.SKIP)],
-)
-def test_a_log_is_cleaned_when_its_ratio_is_over_the_bound(ratio: str, verdict: Verdict) -> None:
-    plan = planned(half_dirty(), f"min.cleanable.dirty.ratio={ratio}")
-    assert plan.verdict is verdict
-    assert plan.cleanable_ratio == 0.5
-
-
-def test_a_completely_dirty_log_is_not_over_a_bound_of_one() -> None:
-    assert planned(half_dirty(cleaner_checkpoint=None), "min.cleanable.dirty.ratio=1").verdict is Verdict.SKIP
-
-
-def test_nothing_dirty_is_not_over_a_bound_of_zero() -> None:
-    plan = planned(half_dirty(cleaner_checkpoint=20), "min.cleanable.dirty.ratio=0", "max.compaction.lag.ms=1")
-    assert (plan.verdict, plan.skip_cause) == (Verdict.SKIP, SkipCause.ACTIVE)
-    assert "nothing to clean from first dirty offset 20 on, held back by active segment 20" in plan.reason
-
-
-@pytest.mark.parametrize(
-    ("view", "cause"),
+    ("given", "first_dirty", "reset"),
     [
-        (log(segment(0, 100), end=10), SkipCause.ACTIVE),
-        (half_dirty(cleaner_checkpoint=30), SkipCause.CLEAN),
-        (half_dirty(last_stable_offset=10), SkipCause.HELD),
-        (half_dirty(high_watermark=10, last_stable_offset=10), SkipCause.HELD),
+        ({"cleaner_checkpoint": None, "log_start_offset": 7}, 7, False),
+        ({"cleaner_checkpoint": 5, "log_start_offset": 5}, 5, False),
+        ({"cleaner_checkpoint": 4, "log_start_offset": 5}, 5, True),
+        ({"cleaner_checkpoint": 30}, 30, False),
+        ({"cleaner_checkpoint": 31}, 0, True),
     ],
+    ids=["none", "at the log start", "below it (KAFKA-8724)", "at the log end", "above it (KAFKA-6499)"],
 )
-@pytest.mark.parametrize("ratio", ["0", "0.5"])
-def test_a_log_without_anything_to_clean_is_not_said_to_be_below_the_ratio(view: LogView, cause: SkipCause, ratio: str) -> None:
-    plan = planned(view, f"min.cleanable.dirty.ratio={ratio}")
-    assert (plan.verdict, plan.skip_cause) == (Verdict.SKIP, cause)
-    assert plan.reason.startswith(f"{cause.value}: nothing to clean ")
-    assert ("--include-active" in plan.reason) == (cause is SkipCause.ACTIVE)
+def test_cleaning_starts_at_the_checkpoint_if_it_is_inside_the_log(
+    given: dict[str, Any], first_dirty: int, reset: bool
+) -> None:
+    plan = planned(half_dirty(**given))
+    assert (plan.first_dirty_offset, plan.checkpoint_reset) == (first_dirty, reset)
 
 
-def test_max_compaction_lag_overrules_the_ratio() -> None:
-    plan = planned(half_dirty(), "min.cleanable.dirty.ratio=1", f"max.compaction.lag.ms={DAY_MS - 1}")
-    assert plan.verdict is Verdict.CLEAN
-    assert "max.compaction.lag.ms passed 1 ms ago" in plan.reason
+def test_a_last_stable_offset_below_the_first_dirty_offset_does_not_lower_it() -> None:
+    plan = planned(half_dirty(last_stable_offset=5))
+    assert (plan.first_dirty_offset, plan.first_uncleanable_offset, plan.dirty_bytes) == (10, 10, 0)
 
 
-def test_max_compaction_lag_has_no_effect_if_nothing_can_be_cleaned() -> None:
-    assert planned(half_dirty(last_stable_offset=10), "max.compaction.lag.ms=1").verdict is Verdict.SKIP
+@pytest.mark.parametrize("stamp", [0, -1, 2**63 - 1], ids=["zero", "no timestamp", "empty segment"])
+def test_max_compaction_lag_ignores_segments_without_a_timestamp(stamp: int) -> None:
+    view = log(segment(0, first_batch_timestamp_ms=stamp), segment(10), end=20)
+    assert planned(view, "max.compaction.lag.ms=1").overdue_ms == 0
 
 
 @pytest.mark.parametrize(
-    ("policy", "shown"), [("delete", "delete"), ("", "none")], ids=["a policy of delete", "a policy of none"]
+    ("start", "end", "expected"),
+    [(5, 11, [0, 10]), (10, 20, [10]), (-1, 10, [0]), (7, 7, []), (99, 100, [20])],
 )
-def test_a_log_that_is_not_to_be_compacted_is_skipped(policy: str, shown: str) -> None:
-    config = Resolver(sets=read_sets([f"cleanup.policy={policy}"])).topic("orders")
-    plan = plan_log(half_dirty(), config, now_ms=NOW_MS)
-    assert (plan.verdict, plan.skip_cause) == (Verdict.SKIP, SkipCause.POLICY)
-    assert plan.reason == f"policy: cleanup.policy is {shown} (--set cleanup.policy), only compact is cleaned"
+def test_segments_between_two_offsets_start_with_the_holder_of_the_first(start: int, end: int, expected: list[int]) -> None:
+    assert [each.base_offset for each in segments_between(half_dirty().segments, start, end)] == expected
 
 
-def test_a_policy_of_both_is_compacted() -> None:
-    config = TopicConfig(cleanup_compact=True, cleanup_delete=True, min_cleanable_dirty_ratio=0)
-    assert plan_log(half_dirty(), config, now_ms=NOW_MS).verdict is Verdict.CLEAN
+@given(st.integers(0, 10**6), st.integers(0, 10**6), st.floats(0, 1))
+def test_the_missing_bytes_are_the_fewest_that_suffice(clean: int, dirty: int, ratio: float) -> None:
+    more = bytes_missing(clean, dirty, ratio)
+    if more is None:
+        assert ratio == 1
+        return
+    assert (dirty + more) / max(clean + dirty + more, 1) > ratio
+    if more:
+        assert not (dirty + more - 1) / max(clean + dirty + more - 1, 1) > ratio
 
 
-@pytest.mark.parametrize(
-    "view",
-    [log(segment(0, 0), end=0), log(segment(5, 0), segment(9, 0), end=9), log(end=0)],
-    ids=["one empty segment", "two empty segments", "no segment"],
-)
+def test_a_bound_just_below_one_is_found_quickly() -> None:
+    assert bytes_missing(1_000_000, 5, 1 - 2**-53) is not None
+
+
+@pytest.mark.parametrize(("ratio", "bound"), [(0.31, 0.3), (0.3, 0.2), (0.05, 0.04), (1.0, 0.9), (0.1, 0.09), (1e-9, 0.0)])
+def test_the_lower_bound_has_the_fewest_digits(ratio: float, bound: float) -> None:
+    assert ratio_below(ratio) == bound
+
+
+@given(st.floats(0.0001, 1))
+def test_the_lower_bound_is_below_the_ratio_and_short(ratio: float) -> None:
+    bound = ratio_below(ratio)
+    assert 0 <= bound < ratio
+    assert len(f"{bound:g}") <= 7
+
+
+@pytest.mark.parametrize("view", [log(segment(5, 0), segment(9, 0), end=9), log(end=0)], ids=["empty segments", "no segment"])
 def test_an_empty_log_is_skipped(view: LogView) -> None:
     plan = planned(view, "min.cleanable.dirty.ratio=0", include_active=True)
-    assert (plan.verdict, plan.skip_cause, plan.reason) == (Verdict.SKIP, SkipCause.EMPTY, "empty: the log has no bytes")
-
-
-def test_the_checkpoint_of_an_empty_log_is_reset_if_it_is_outside_the_log() -> None:
-    plan = planned(log(segment(8, 0), end=8, cleaner_checkpoint=3))
-    assert (plan.skip_cause, plan.first_dirty_offset, plan.checkpoint_reset) == (SkipCause.EMPTY, 8, True)
-    assert plan.reason.endswith("the cleaner checkpoint 3 is outside the log [8, 8] and is reset")
+    assert (plan.verdict, plan.skip_cause, plan.groups) == (Verdict.SKIP, SkipCause.EMPTY, ())
 
 
 def test_the_cluster_metadata_log_is_refused_whatever_its_policy() -> None:
     view = half_dirty(topic_partition=TopicPartition("__cluster_metadata", 0))
     plan = planned(view, "min.cleanable.dirty.ratio=0")
     assert (plan.verdict, plan.skip_cause) == (Verdict.SKIP, SkipCause.REFUSED)
-
-
-def test_a_log_held_back_by_min_compaction_lag_says_so() -> None:
-    plan = planned(half_dirty(), f"min.compaction.lag.ms={DAY_MS + 1}")
-    assert (plan.verdict, plan.skip_cause) == (Verdict.SKIP, SkipCause.LAG)
-    assert plan.reason.endswith("held back by min.compaction.lag.ms since offset 10")
-
-
-def test_a_skip_for_the_ratio_has_its_numbers_and_the_source_of_the_bound() -> None:
-    plan = planned(half_dirty(), "min.cleanable.dirty.ratio=0.75")
-    assert plan.skip_cause is SkipCause.RATIO
-    assert plan.reason == (
-        "ratio: 1000 of 2000 bytes dirty, ratio 0.5, not over 0.75 "
-        "(--set min.cleanable.dirty.ratio), and max.compaction.lag.ms has not passed; held back by active segment 20; "
-        "becomes cleanable after 2.0 kB more, or with min.cleanable.dirty.ratio=0.4"
-    )
-
-
-def test_a_checkpoint_outside_the_log_is_reset_even_if_nothing_is_cleaned() -> None:
-    plan = planned(half_dirty(cleaner_checkpoint=31), "min.cleanable.dirty.ratio=1")
-    assert (plan.verdict, plan.checkpoint_reset, plan.first_dirty_offset) == (Verdict.SKIP, True, 0)
-    assert plan.reason.endswith("the cleaner checkpoint 31 is outside the log [0, 30] and is reset")
-
-
-def test_clean_segments_are_grouped_too() -> None:
-    plan = planned(half_dirty(), "min.cleanable.dirty.ratio=0")
-    assert [[each.base_offset for each in group.segments] for group in plan.groups] == [[0, 10]]
-    assert str(plan).startswith("orders-0: clean [10, 20), 2 segments into 1, 1000 of 2000 bytes dirty, ratio 0.5: over 0")
-
-
-def test_groups_respect_the_topics_segment_sizes() -> None:
-    plan = planned(half_dirty(), "min.cleanable.dirty.ratio=0", "internal.segment.bytes=1999")
-    assert [group.base_offset for group in plan.groups] == [0, 10]
-    plan = planned(half_dirty(), "min.cleanable.dirty.ratio=0", "segment.index.bytes=23")
-    assert [group.base_offset for group in plan.groups] == [0, 10]
-
-
-def test_a_skipped_log_has_no_groups() -> None:
-    assert planned(half_dirty()).groups == ()
-
-
-def test_the_last_segment_of_an_export_is_cleaned() -> None:
-    plan = planned(half_dirty(), include_active=True)
-    assert (plan.verdict, plan.first_uncleanable_offset, len(plan.segments)) == (Verdict.CLEAN, 30, 3)
-
-
-@pytest.mark.parametrize(
-    ("checkpoint", "horizon_ms"),
-    [
-        pytest.param(None, 0, id="no clean segment"),
-        pytest.param(10, NOW_MS - DAY_MS - 500, id="the last clean segment"),
-        pytest.param(15, NOW_MS - DAY_MS - 500, id="a segment that is partly clean counts"),
-    ],
-)
-def test_the_legacy_delete_horizon_depends_on_the_last_clean_segment(checkpoint: int | None, horizon_ms: int) -> None:
-    plan = planned(half_dirty(cleaner_checkpoint=checkpoint), "delete.retention.ms=500")
-    assert plan.legacy_delete_horizon_ms == horizon_ms
 
 
 def test_the_dirtiest_log_is_first_and_skipped_logs_are_last() -> None:
@@ -191,6 +131,7 @@ def test_the_dirtiest_log_is_first_and_skipped_logs_are_last() -> None:
     plans = dirtiest_first([at(0, 20), at(3, 10), at(2, 10), at(1, None)])
     assert [each.view.topic_partition.partition for each in plans] == [1, 2, 3, 0]
     assert str(plans[-1]).startswith("orders-0: skip, active: nothing to clean")
+    assert str(plans[1]).startswith("orders-2: clean [10, 20), 2 segments into 1, 1000 of 2000 bytes dirty, ratio")
 
 
 UNBOUNDED = 2**31 - 1
@@ -208,34 +149,26 @@ def bases(
     return [[each.base_offset for each in group.segments] for group in groups]
 
 
-TEN = [segment(base, 100, index_bytes=8, time_index_bytes=12) for base in range(0, 100, 10)]
-
-
-def test_no_segments_make_no_group() -> None:
-    assert bases([]) == []
-
-
 @pytest.mark.parametrize(
-    ("max_bytes", "max_index_bytes", "sizes"),
+    ("max_bytes", "index_bytes", "max_index_bytes", "sizes"),
     [
-        pytest.param(UNBOUNDED, UNBOUNDED, [10], id="everything fits into one group"),
-        pytest.param(1, UNBOUNDED, [1] * 10, id="a segment over the bound has its own group"),
-        pytest.param(UNBOUNDED, 1, [1] * 10, id="an index over the bound has its own group"),
-        pytest.param(300, UNBOUNDED, [3, 3, 3, 1], id="bytes up to the bound, inclusive"),
-        pytest.param(299, UNBOUNDED, [2] * 5, id="one byte short of three segments"),
-        pytest.param(UNBOUNDED, 36, [3, 3, 3, 1], id="time indexes up to the bound, inclusive"),
-        pytest.param(UNBOUNDED, 35, [2] * 5, id="one byte short of three time indexes"),
+        pytest.param(UNBOUNDED, 8, UNBOUNDED, [10], id="everything fits into one group"),
+        pytest.param(1, 8, UNBOUNDED, [1] * 10, id="a segment over the bound has its own group"),
+        pytest.param(UNBOUNDED, 8, 1, [1] * 10, id="an index over the bound has its own group"),
+        pytest.param(300, 8, UNBOUNDED, [3, 3, 3, 1], id="bytes up to the bound, inclusive"),
+        pytest.param(299, 8, UNBOUNDED, [2] * 5, id="one byte short of three segments"),
+        pytest.param(UNBOUNDED, 8, 36, [3, 3, 3, 1], id="time indexes up to the bound, inclusive"),
+        pytest.param(UNBOUNDED, 8, 35, [2] * 5, id="one byte short of three time indexes"),
+        pytest.param(UNBOUNDED, 24, 72, [3, 3, 3, 1], id="offset indexes up to the bound"),
     ],
 )
-def test_a_group_takes_segments_up_to_the_bounds(max_bytes: int, max_index_bytes: int, sizes: list[int]) -> None:
-    grouped = bases(TEN, max_bytes=max_bytes, max_index_bytes=max_index_bytes, first_uncleanable_offset=100)
+def test_a_group_takes_segments_up_to_the_bounds(
+    max_bytes: int, index_bytes: int, max_index_bytes: int, sizes: list[int]
+) -> None:
+    ten = [segment(base, 100, index_bytes=index_bytes, time_index_bytes=12) for base in range(0, 100, 10)]
+    grouped = bases(ten, max_bytes=max_bytes, max_index_bytes=max_index_bytes, first_uncleanable_offset=100)
     assert [len(group) for group in grouped] == sizes
     assert [base for group in grouped for base in group] == list(range(0, 100, 10))
-
-
-def test_offset_indexes_bound_a_group_as_time_indexes_do() -> None:
-    wide = [replace(each, index_bytes=24) for each in TEN]
-    assert [len(group) for group in bases(wide, max_index_bytes=72, first_uncleanable_offset=100)] == [3, 3, 3, 1]
 
 
 FAR = MAX_RELATIVE_OFFSET
@@ -272,6 +205,49 @@ def test_a_group_is_named_by_its_first_segment_and_as_old_as_its_last() -> None:
     (group,) = group_segments([segment(5, 10, mtime_ns=7_000_000), segment(9, 20, mtime_ns=8_999_999)], TopicConfig(), 12)
     assert (group.base_offset, group.mtime_ms, group.size_bytes) == (5, 8, 30)
     assert str(group) == "[5, 9] 30 bytes"
+
+
+@pytest.mark.parametrize(
+    ("version", "retention", "last_batch", "old_format"),
+    [
+        ("2.8", Retention.SEGMENT_MTIME, LastBatch.DROPPED, OldFormat.KEEPS_MAGIC),
+        ("3.0.2", Retention.SEGMENT_MTIME, LastBatch.DROPPED, OldFormat.KEEPS_MAGIC),
+        ("3.1", Retention.DELETE_HORIZON, LastBatch.DROPPED, OldFormat.KEEPS_MAGIC),
+        ("3.9.1", Retention.DELETE_HORIZON, LastBatch.DROPPED, OldFormat.KEEPS_MAGIC),
+        ("3.9.2", Retention.DELETE_HORIZON, LastBatch.RETAINED, OldFormat.KEEPS_MAGIC),
+        ("3.9", Retention.DELETE_HORIZON, LastBatch.RETAINED, OldFormat.KEEPS_MAGIC),
+        ("4.0.0", Retention.DELETE_HORIZON, LastBatch.RETAINED, OldFormat.BECOMES_V2),
+        ("4.3", Retention.DELETE_HORIZON, LastBatch.RETAINED, OldFormat.BECOMES_V2),
+        ("4.4", Retention.DELETE_HORIZON, LastBatch.RETAINED_AT_HIGH_WATERMARK, OldFormat.BECOMES_V2),
+    ],
+)
+def test_each_version_has_its_rules(version: str, retention: Retention, last_batch: LastBatch, old_format: OldFormat) -> None:
+    rules = rules_of(version)
+    assert (rules.tombstone_retention, rules.last_batch, rules.old_format) == (retention, last_batch, old_format)
+
+
+@pytest.mark.parametrize("version", ["2.7", "2.7.2", "4.5", "4.5.0", "5.0", "4", "4.4.x", "4.4.0.1", "", "auto", "4.4-IV0"])
+def test_a_version_whose_rules_are_unknown_is_refused(version: str) -> None:
+    with pytest.raises(UsageError, match=r"are not known, only those of 2\.8 to 4\.4"):
+        rules_of(version)
+
+
+def test_neighbouring_rule_sets_differ_as_documented() -> None:
+    versions = list(RULES)
+    changes = [(old, new) for old, new in zip(versions, versions[1:], strict=False) if RULES[old] != RULES[new]]
+    assert changes == [
+        ("2.8", "3.0"), ("3.0", "3.1"), ("3.3", "3.4"), ("3.9.1", "3.9.2"), ("3.9", "4.0"),
+        ("4.1", "4.2"), ("4.2", "4.3"), ("4.3", "4.4"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("version", "high_watermark", "expected"),
+    [("3.9.1", 20, -1), ("4.3", 20, 20), ("4.3", 30, 20), ("4.4", 20, 20), ("4.4", 30, -1)],
+)
+def test_the_last_batch_of_a_round_is_retained_by_version(version: str, high_watermark: int, expected: int) -> None:
+    plan = planned(half_dirty(high_watermark=high_watermark), rules=rules_of(version))
+    assert (plan.first_uncleanable_offset, plan.retain_end_offset) == (20, expected)
 
 
 def one_old_segment() -> LogView:
@@ -319,13 +295,6 @@ def policy_planned(view: LogView, *sets: str) -> PolicyPlan:
     return plan_policy(view, Resolver(sets=read_sets(sets)).topic("t"), now_ms=NOW_MS)
 
 
-def sections(clean_offsets: int, clean_bytes: int, dirty_offsets: int = 100, dirty_bytes: int = 1000) -> LogView:
-    """A clean segment, a dirty one, and an active one."""
-    end = clean_offsets + dirty_offsets
-    dirty = segment(clean_offsets, dirty_bytes)
-    return log(segment(0, clean_bytes), dirty, segment(end, 50), end=end + 5, cleaner_checkpoint=clean_offsets)
-
-
 @pytest.mark.parametrize(
     ("clean_offsets", "clean_bytes", "freed"),
     [
@@ -338,16 +307,17 @@ def sections(clean_offsets: int, clean_bytes: int, dirty_offsets: int = 100, dir
 def test_the_dirty_section_is_expected_to_lose_the_share_that_the_clean_one_has_lost(
     clean_offsets: int, clean_bytes: int, freed: int
 ) -> None:
-    plan = policy_planned(sections(clean_offsets, clean_bytes))
+    end = clean_offsets + 100
+    sections = segment(0, clean_bytes), segment(clean_offsets, 1000), segment(end, 50)
+    plan = policy_planned(log(*sections, end=end + 5, cleaner_checkpoint=clean_offsets))
     assert rewritten_bytes(plan.compaction) == clean_bytes + 1000
     assert freed_bytes(plan) == freed
     assert benefit(plan) == freed / (clean_bytes + 1000)
 
 
 def test_a_log_that_was_never_cleaned_may_lose_everything() -> None:
-    view = log(segment(0, 500), segment(10, 500), segment(20, 50), end=25)
-    assert freed_bytes(policy_planned(view)) == 1000
-    assert benefit(policy_planned(view)) == 1.0
+    plan = policy_planned(half_dirty(cleaner_checkpoint=None))
+    assert (freed_bytes(plan), benefit(plan)) == (2000, 1.0)
 
 
 def test_expired_segments_are_freed_without_being_rewritten() -> None:
