@@ -1,5 +1,6 @@
-"""Logs that fail, and are not changed: with a record over ``max.decompressed.message.bytes``, with batches that share offsets,
-with bytes that change between the passes under a checksum that remains."""
+"""Logs that no scenario can express: those of Kafka's bugs, each under its number, and those that fail and are not changed,
+with a record over ``max.decompressed.message.bytes``, with batches that share offsets, or with bytes that change between the
+passes under a checksum that remains."""
 
 from __future__ import annotations
 
@@ -19,11 +20,12 @@ from compaction.report import LogReport, LogStatus
 from compaction.run.compact import clean_logs
 from compaction.run.sizing import Sizes
 from tests.kafka.encode import Batch, Legacy, Record
-from tests.local_job import clean_locally, request_for
+from tests.local_job import clean_locally, read_offsets, request_for
 from tests.local_passes import LocalPasses
-from tests.oracle.disk import write_partition
+from tests.oracle.disk import read_partition, write_partition
 from tests.oracle.segments import write_segment
 from tests.scenarios.language import Scenario, parse, scenarios
+from tests.scenarios.plain import as_broker
 from tests.scenarios.runner import files
 
 FOUND = scenarios("record_limit")
@@ -33,9 +35,10 @@ SIZE = int(COMPRESSED.config[MAX_RECORD])
 
 
 def cleaned(root: Path, scenario: Scenario, *, limit: int | None = None, **options: Any) -> LogReport:
-    """The report of the log ``t``."""
-    (root / "t-0").mkdir(parents=True)
-    files(root / "t-0", scenario, 0)
+    """The report of the log ``t``, which is written unless it is there."""
+    if not (root / "t-0").exists():
+        (root / "t-0").mkdir()
+        files(root / "t-0", scenario, 0)
     topics = {"t": {**scenario.topic_config, **({} if limit is None else {MAX_RECORD: str(limit)})}}
     return clean_locally(root, scenario.rounds[0].now_ms, topics, **options)["t"]
 
@@ -138,3 +141,45 @@ def test_a_segment_whose_bytes_changed_since_the_first_pass_fails_its_log(tmp_pa
     assert "fails its CRC" in report.reason
     assert log.read_bytes() == whole[:-1] + bytes([whole[-1] ^ 1])
     assert not [path for path in log.parent.iterdir() if path.suffix not in (".log", ".index", ".timeindex")]
+
+
+def log_of(segment: str) -> Scenario:
+    """A log of this segment, and an active one."""
+    settings = "set delete.retention.ms 0", "set index.interval.bytes 1"
+    return parse([*settings, f"segment {segment}", "segment batch z", "clean"])
+
+
+@pytest.mark.parametrize("content", ["", "0\n0\n"])
+def test_kafka_6499_an_empty_cleaner_checkpoint_holds_nothing(tmp_path: Path, content: str) -> None:
+    (tmp_path / "cleaner-offset-checkpoint").write_text(content, encoding="utf-8")
+    report = cleaned(tmp_path, log_of("batch aa"))
+    assert (report.status, report.first_dirty_offset) == (LogStatus.CLEANED, 0)
+    assert read_offsets(tmp_path, "cleaner_offsets") == {"t": 2}
+
+
+def test_kafka_6264_a_segment_whose_offsets_overflow_it_is_split_and_cleaned(tmp_path: Path) -> None:
+    far = 2**31 + 5
+    report = cleaned(tmp_path, log_of(f"batch ab | gap {far - 2} | batch a"))
+    assert report.status is LogStatus.CLEANED, report.reason
+    left = read_partition(tmp_path / "t-0")
+    assert [segment.base_offset for segment in left] == [0, far, far + 1]
+    records = [(r.offset, r.key) for segment in left[:-1] for batch in segment.batches for r in batch.records()]
+    assert records == [(1, b"b"), (far, b"a")]
+
+
+@pytest.mark.parametrize("kind", ["index", "timeindex"])
+def test_kafka_5431_zeros_at_the_end_of_preallocated_files_are_nothing(tmp_path: Path, kind: str) -> None:
+    """Neither the tail of any segment's index nor that of the active segment's log is taken for entries or batches."""
+    log = log_of("batch ab | batch ab | batch ab")
+    plain, padded = tmp_path / "plain/t-0", tmp_path / "padded/t-0"
+    for partition in (plain, padded):
+        partition.mkdir(parents=True)
+        as_broker(partition, log, 0)
+    for file in padded.glob(f"*.{kind}"):
+        file.write_bytes(file.read_bytes() + bytes(24 * 100))
+    active = max(padded.glob("*.log"))
+    written = active.read_bytes()
+    active.write_bytes(written + bytes(4_096))
+    assert [cleaned(partition.parent, log).status for partition in (plain, padded)] == [LogStatus.CLEANED] * 2
+    assert read_partition(padded)[:-1] == read_partition(plain)[:-1]
+    assert active.stat().st_size == len(written) + 4_096
