@@ -1,4 +1,4 @@
-"""Processes without what only Linux has: calls, flags and ``/proc`` are taken away. ``test_local.py`` has the single calls."""
+"""Processes without what only Linux has: calls, flags and ``/proc`` are taken away. ``test_filesystem.py`` has each call."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_a_data_source_reads_the_store(any_bucket: Bucket, sample: Path, monkeyp
 def test_only_the_log_with_a_changed_object_fails(
     any_bucket: Bucket, sample: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``tests/files/test_source_check.py`` has each kind of change."""
+    """``tests/files/test_remote.py`` has each kind of change."""
     out = any_bucket.address("out")
     run("--log-dir", sample, "--output-dir", out, "--topic", "orders|ledger")
     before = {log.name: log.status for log in run("--log-dir", out, "--dry-run", *COMPACT).logs}
