@@ -389,8 +389,13 @@ def test_insignificant_files_are_ignored(out: Path) -> None:
     (out / "notes.txt").write_text("mine")
     (out / "orders-0" / ".compaction-swap").write_text("a journal")
     (out / "orders-0" / f"{FIRST}.swap").write_text("unfinished")
-    assert "notes.txt" not in RemoteFileSystem().listdir(OUT)
-    assert not {".compaction-swap", f"{FIRST}.swap"} & set(RemoteFileSystem().listdir(ORDERS))
+    # late uploads of a killed run
+    (out / "orders-0" / f"{FIRST}.clean.dead").write_bytes(b"late")
+    (out / "left-out-3").mkdir()
+    (out / "left-out-3" / f"{FIRST}.clean.dead.7.part").write_bytes(b"late")
+    assert not {"notes.txt", "left-out-3"} & set(RemoteFileSystem().listdir(OUT))
+    assert not {".compaction-swap", f"{FIRST}.swap", f"{FIRST}.clean.dead"} & set(RemoteFileSystem().listdir(ORDERS))
+    assert RemoteFileSystem().stat(f"{ORDERS}/{FIRST}.clean.dead") is None
     read_all(ORDERS)
 
 

@@ -23,16 +23,9 @@ from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.kernels.tables import OUT_ROW
 from compaction.log.checkpoint_store import Checkpoints, read_checkpoints
 from compaction.log.read_log import ReadOptions, read_log, snapshots
-from compaction.names import CLEAN, DELETED, LEADER_EPOCHS, LOG, LOG_STARTS, SNAPSHOT, SWAP
+from compaction.names import DELETED, LEADER_EPOCHS, LOG, LOG_STARTS, SWAP
 from compaction.output import segment_writer
-from compaction.output.segment_files import (
-    any_log,
-    change_suffixes,
-    delete_segments,
-    discard_unfinished,
-    is_unfinished,
-    remove_deleted,
-)
+from compaction.output.segment_files import any_log, delete_segments, discard_unfinished
 from compaction.output.segment_writer import ReadBack, SegmentCheck, SegmentIndexes, SegmentWriter, copy_verified, new_suffix
 from compaction.recovery.recover import recover_log
 from compaction.rules.segment_retention import DeletionCause, DeletionPlan, Removal
@@ -247,67 +240,7 @@ def test_an_abandoned_output_stops_its_reader(following: int) -> None:
 
 
 HERE = location("/logs")
-LOG_0, INDEX_0, TIMEINDEX_0 = (f"{0:020d}{kind}" for kind in (".log", ".index", ".timeindex"))
 PRODUCER = ProducerEntry(7, 0, 3, 205, 0, NOW_MS, -1, -1)
-
-
-def log_dir(*suffixes: str) -> FaultyFileSystem:
-    """A log with one copy of a segment for each suffix."""
-    fs = FaultyFileSystem()
-    fs.mkdir(HERE.path)
-    for suffix in suffixes:
-        data_segment(0, [5]).put(fs, HERE.path, suffix)
-    return fs
-
-
-def test_a_segments_files_are_renamed_log_first_and_missing_kinds_are_skipped() -> None:
-    fs = log_dir(CLEAN)
-    fs.log.clear()
-    change_suffixes(fs, HERE.path, 0, CLEAN, SWAP)
-    assert fs.log == [f"rename {name}.clean" for name in (LOG_0, INDEX_0, TIMEINDEX_0)]
-    assert fs.listdir(HERE.path) == sorted(f"{name}.swap" for name in (LOG_0, INDEX_0, TIMEINDEX_0))
-
-
-def test_only_the_given_kinds_are_renamed() -> None:
-    fs = log_dir("")
-    change_suffixes(fs, HERE.path, 0, "", DELETED, (".index", SNAPSHOT))
-    assert fs.listdir(HERE.path) == sorted([LOG_0, f"{INDEX_0}.deleted", TIMEINDEX_0])
-
-
-@pytest.mark.parametrize(
-    ("name", "unfinished"),
-    [
-        (f"{LOG_0}.clean", True),
-        (f"{LOG_0}.clean.0123abcd", True),
-        (f"{LOG_0}.clean.0123abcd.7.part", True),
-        (f"{LOG_0}.cleaned", True),
-        (LOG_0, False),
-        (f"{LOG_0}.swap", False),
-        (f"{LOG_0}.deleted", False),
-        ("notes.clean", False),
-    ],
-)
-def test_outputs_that_no_swap_has_renamed_are_unfinished(name: str, unfinished: bool) -> None:
-    assert is_unfinished(name) == unfinished
-
-
-@pytest.mark.parametrize("swapping", [False, True])
-def test_cleaned_files_are_kept_while_there_are_swap_files(swapping: bool) -> None:
-    fs = log_dir("", ".clean.one", ".cleaned", *([SWAP] if swapping else []))
-    assert discard_unfinished(fs, HERE.path) == (3 if swapping else 6)
-    assert any(name.endswith(".cleaned") for name in fs.listdir(HERE.path)) == swapping
-
-
-def test_removing_deleted_files_returns_the_bytes_freed() -> None:
-    fs = log_dir("", DELETED)
-    fs.put(join(HERE.path, "notes.deleted"), b"not a segment's")
-    assert remove_deleted(fs, HERE.path) == sum(map(len, data_segment(0, [5]).files.values()))
-    assert fs.listdir(HERE.path) == sorted([LOG_0, INDEX_0, TIMEINDEX_0, "notes.deleted"])
-
-
-def test_an_empty_partition_directory_has_no_log() -> None:
-    assert any_log(log_dir(), HERE.path) is None
-    assert any_log(log_dir(""), HERE.path) == join(HERE.path, LOG_0)
 
 
 def log_of_three() -> FaultyFileSystem:
@@ -338,10 +271,20 @@ def names(fs: FileSystem) -> list[str]:
 def test_the_oldest_segments_are_deleted_with_their_snapshots() -> None:
     fs = log_of_three()
     delete(fs, [0, 100], start=200)
+    assert any_log(fs, HERE.path) == join(HERE.path, f"{200:020d}.log")
     assert [name for name in names(fs) if name.startswith("0")] == [
         f"{200:020d}.{kind}" for kind in ("index", "log", "snapshot", "timeindex")
     ]
     assert read_checkpoints(fs, "/logs").log_starts == {TOPIC: 200}
+
+
+@pytest.mark.parametrize(("swapping", "discarded"), [([], 6), ([SWAP], 3)])
+def test_cleaned_files_are_kept_while_there_are_swap_files(swapping: list[str], discarded: int) -> None:
+    fs = log_of_three()
+    for suffix in (".clean.one", ".cleaned", *swapping):
+        data_segment(0, [5]).put(fs, HERE.path, suffix)
+    assert discard_unfinished(fs, HERE.path) == discarded
+    assert any(name.endswith(".cleaned") for name in fs.listdir(HERE.path)) == bool(swapping)
 
 
 def test_leader_epochs_begin_at_the_log_start() -> None:

@@ -117,18 +117,20 @@ class Taken:
         return found
 
 
-def newest(portions: list[NDArray[np.int64]]) -> dict[int, int]:
-    return {int(key): offset for offset, key in enumerate(np.concatenate(portions))}
+def spilled(portions: list[NDArray[np.int64]], load_factor: float = 0.9) -> int:
+    """How many entries of keys in portions leave the map early; each key is emitted with its highest offset."""
+    taken = Taken(load_factor=load_factor)
+    for portion in portions:
+        taken.put(portion)
+    early = sum(map(len, taken.parts))
+    assert taken.merged() == {int(key): offset for offset, key in enumerate(np.concatenate(portions))}
+    return early
 
 
 @given(st.integers(0, 2**32), st.lists(st.tuples(st.integers(1, 900), st.integers(1, 3000)), min_size=1, max_size=8))
 def test_every_key_is_emitted_with_its_highest_offset(seed: int, sizes: list[tuple[int, int]]) -> None:
     rng = np.random.default_rng(seed)
-    portions = [rng.integers(0, keys, records) for records, keys in sizes]
-    taken = Taken()
-    for portion in portions:
-        taken.put(portion)
-    assert taken.merged() == newest(portions)
+    spilled([rng.integers(0, keys, records) for records, keys in sizes])
 
 
 def test_keys_that_fit_are_never_spilled() -> None:
@@ -149,31 +151,16 @@ def test_a_map_that_has_spilled_is_not_complete() -> None:
 
 def test_recurring_keys_stay_resident() -> None:
     rng = np.random.default_rng(2)
-    portions = [rng.integers(0, 2 * SLOTS, 100) for _ in range(400)]
-    taken = Taken()
-    for portion in portions:
-        taken.put(portion)
     # a map reset each time it is full would spill eight records in ten
-    assert taken.merged() == newest(portions)
-    assert sum(map(len, taken.parts)) < 0.7 * 40_000
+    assert spilled([rng.integers(0, 2 * SLOTS, 100) for _ in range(400)]) < 0.7 * 40_000
 
 
 def test_keys_that_are_no_longer_written_are_evicted() -> None:
     rng = np.random.default_rng(3)
-    portions = [1000 * day + rng.integers(0, 300, 3000) for day in range(10)]
-    taken = Taken()
-    for portion in portions:
-        for part in np.split(portion, 30):
-            taken.put(part)
-    spilled = sum(map(len, taken.parts))
-    assert taken.merged() == newest(portions)
-    assert spilled < 6000
+    days = [1000 * day + rng.integers(0, 300, 3000) for day in range(10)]
+    assert spilled([part for day in days for part in np.split(day, 30)]) < 6000
 
 
 @pytest.mark.parametrize("load_factor", [0.01, 0.5, 1.0])
 def test_the_map_works_with_any_load_factor(load_factor: float) -> None:
-    portions = [np.random.default_rng(4).integers(0, 1000, 500) for _ in range(6)]
-    taken = Taken(load_factor=load_factor)
-    for portion in portions:
-        taken.put(portion)
-    assert taken.merged() == newest(portions)
+    spilled([np.random.default_rng(4).integers(0, 1000, 500) for _ in range(6)], load_factor)

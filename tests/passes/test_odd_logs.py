@@ -25,7 +25,6 @@ from tests.local_passes import LocalPasses
 from tests.oracle.disk import read_partition, write_partition
 from tests.oracle.segments import write_segment
 from tests.scenarios.language import Scenario, parse, scenarios
-from tests.scenarios.plain import as_broker
 from tests.scenarios.runner import files
 
 FOUND = scenarios("record_limit")
@@ -165,21 +164,3 @@ def test_kafka_6264_a_segment_whose_offsets_overflow_it_is_split_and_cleaned(tmp
     assert [segment.base_offset for segment in left] == [0, far, far + 1]
     records = [(r.offset, r.key) for segment in left[:-1] for batch in segment.batches for r in batch.records()]
     assert records == [(1, b"b"), (far, b"a")]
-
-
-@pytest.mark.parametrize("kind", ["index", "timeindex"])
-def test_kafka_5431_zeros_at_the_end_of_preallocated_files_are_nothing(tmp_path: Path, kind: str) -> None:
-    """Neither the tail of any segment's index nor that of the active segment's log is taken for entries or batches."""
-    log = log_of("batch ab | batch ab | batch ab")
-    plain, padded = tmp_path / "plain/t-0", tmp_path / "padded/t-0"
-    for partition in (plain, padded):
-        partition.mkdir(parents=True)
-        as_broker(partition, log, 0)
-    for file in padded.glob(f"*.{kind}"):
-        file.write_bytes(file.read_bytes() + bytes(24 * 100))
-    active = max(padded.glob("*.log"))
-    written = active.read_bytes()
-    active.write_bytes(written + bytes(4_096))
-    assert [cleaned(partition.parent, log).status for partition in (plain, padded)] == [LogStatus.CLEANED] * 2
-    assert read_partition(padded)[:-1] == read_partition(plain)[:-1]
-    assert active.stat().st_size == len(written) + 4_096

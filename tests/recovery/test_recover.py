@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from compaction.errors import CorruptLogError
-from compaction.files.filesystem import join, real_file
+from compaction.files.filesystem import join
 from compaction.files.overlay import OverlayFileSystem
 from compaction.formats import indexes
 from compaction.formats.checkpoints import EpochEntry, EpochRange, assign_epochs, format_leader_epochs, parse_leader_epochs
@@ -94,7 +94,8 @@ def test_an_incomplete_swap_is_undone_while_its_sources_are_there(left: list[tup
 
 def test_other_files_are_kept() -> None:
     fs = three()
-    for other in ("partition.metadata", "notes.txt", "00000000000000000009.checkpoint.deleted", "leader-epoch-checkpoint"):
+    others = "partition.metadata", "notes.txt", "notes.clean", "notes.deleted", "leader-epoch-checkpoint"
+    for other in (*others, f"{9:020d}.checkpoint.deleted"):
         fs.put(join(PATH, other), b"mine")
     before = tree(fs, PATH)
     finish_interrupted_swap(fs, HERE)
@@ -160,13 +161,19 @@ UNCLEAN_TAILS = {
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["", "the only segment"])
-@pytest.mark.parametrize("tail", [*TAILS.values(), *UNCLEAN_TAILS.values()], ids=[*TAILS, *UNCLEAN_TAILS])
-def test_after_an_unclean_shutdown_the_active_segment_may_end_in_anything_which_is_kept(tail: bytes, alone: bool) -> None:
+@pytest.mark.parametrize(
+    ("tail", "state"),
+    [*((tail, UNKNOWN) for tail in (*TAILS.values(), *UNCLEAN_TAILS.values())), (TAILS["zeros"], CLEAN)],
+    ids=[*TAILS, *UNCLEAN_TAILS, "preallocated zeros"],
+)
+def test_the_active_segment_may_end_in_zeros_and_after_an_unclean_shutdown_in_anything_which_is_kept(
+    tail: bytes, state: Checkpoints, alone: bool
+) -> None:
     fs = log_with(data_segment(200, [200])) if alone else three()
     active = name(200, LOG)
     size = len(fs.read_bytes(active))
     fs.put(active, fs.read_bytes(active) + tail)
-    report = recover_log(fs, HERE)
+    report = recover_log(fs, HERE, checkpoints=state)
     assert report.actions == [f"ignored {len(tail)} bytes after the last complete batch"]
     assert (report.segments[-1].size_bytes, report.segments[-1].next_offset) == (size, 201)
     assert fs.read_bytes(active).endswith(tail)
@@ -460,6 +467,11 @@ def test_broken_indexes_are_rebuilt_as_a_broker_would_have_written_them(
     before = tree(log(), PATH)
     assert recover_log(log(), HERE, index_interval_bytes=SMALL).actions == []
     fs = broken(log, damage)
+    # a dry run rebuilds in memory
+    found, overlay = tree(fs, PATH), OverlayFileSystem(fs)
+    recover_log(overlay, HERE, index_interval_bytes=SMALL, checkpoints=state)
+    assert (tree(overlay, PATH), tree(fs, PATH)) == (before, found)
+    caplog.clear()
     report = recover_log(fs, HERE, index_interval_bytes=SMALL, checkpoints=state)
     assert len(report.actions) == len(actions) and all(map(str.startswith, report.actions, actions))
     told = [f"{PATH}: {action}" for action in report.actions if "transaction index" in action]
@@ -545,16 +557,6 @@ def test_a_rebuilt_index_takes_mode_and_mtime_of_the_log() -> None:
     index = fs.stat(name(0, INDEX))
     assert log is not None and index is not None
     assert (index.mtime_ns, index.mode) == (log.mtime_ns, log.mode)
-
-
-def test_a_dry_run_rebuilds_in_memory() -> None:
-    fs = broken(indexed, {(0, INDEX): None})
-    before = tree(fs, PATH)
-    overlay = OverlayFileSystem(fs)
-    recover_log(overlay, HERE, index_interval_bytes=SMALL)
-    assert tree(fs, PATH) == before
-    assert tree(overlay, PATH) == tree(indexed(), PATH)
-    assert real_file(overlay, name(0, LOG)).path == name(0, LOG)
 
 
 def test_damage_found_while_rebuilding_an_index_is_an_error() -> None:

@@ -51,6 +51,7 @@ def test_new_segments_begin_at_the_first_batch_that_does_not_fit_and_have_the_by
     assert before is not None
     assert {segment.mtime_ns for segment in segments} == {before.mtime_ns}
     assert recover_log(fs, HERE).actions == []
+    assert repaired_in_memory(fs)[0].operations(PATH) == ()
 
 
 @pytest.mark.parametrize(
@@ -117,12 +118,6 @@ def test_a_split_in_memory_is_carried_out_as_recovery_itself_would_have_made_it_
         return [each for each in log if ".tmp" not in each]
 
     assert changes(fs.log) == changes(directly.log) != []
-
-
-def test_a_log_that_needs_no_repair_has_no_operations() -> None:
-    fs = overflowing_log()
-    recover_log(fs, HERE)
-    assert repaired_in_memory(fs)[0].operations(PATH) == ()
 
 
 @pytest.mark.parametrize("failing", ["fsync", "rename"])

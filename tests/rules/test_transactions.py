@@ -291,13 +291,9 @@ def test_batches_without_a_producer_and_of_old_formats_are_ignored() -> None:
     assert replayed([row(0, -1), old]).entries() == ()
 
 
-def test_sequence_numbers_wrap_to_zero() -> None:
-    states = replayed([row(0, 1, count=4, sequence=2**31 - 2)])
-    assert states.entries()[0].last_sequence == 1
-
-
-def test_a_batch_without_a_sequence_number_has_none() -> None:
-    assert replayed([row(0, 1, count=4, sequence=-1)]).entries()[0].last_sequence == -1
+@pytest.mark.parametrize(("sequence", "last"), [(2**31 - 2, 1), (-1, -1)], ids=["wraps to zero", "none"])
+def test_the_last_sequence_number_of_a_batch(sequence: int, last: int) -> None:
+    assert replayed([row(0, 1, count=4, sequence=sequence)]).entries()[0].last_sequence == last
 
 
 @pytest.mark.parametrize(("idle", "kept"), [(DAY_MS - 1, True), (DAY_MS, False), (DAY_MS + 1, False)])
@@ -310,8 +306,8 @@ def test_a_producer_expires_after_the_expiration_time(idle: int, kept: bool, whe
     assert states.entries() == ((old,) if kept else ())
 
 
-def test_the_time_since_the_least_timestamp_wraps_as_kafkas_and_expires_nothing() -> None:
-    old = entry(0, -(2**63))
+@pytest.mark.parametrize("old", [entry(0, -(2**63)), entry(-1, NOW_MS, sequence=-1)], ids=["the time since wraps", "no batch"])
+def test_an_entry_of_a_snapshot_is_kept_as_by_kafka(old: ProducerEntry) -> None:
     assert replayed(loaded=[old]).entries() == (old,)
 
 
@@ -334,11 +330,6 @@ def test_a_transaction_is_unstable_until_its_marker_is_replicated(high_watermark
 def test_the_first_unstable_offset_is_that_of_the_oldest_open_transaction() -> None:
     states = replayed([row(4, 1, txn=True), row(5, 2, txn=True), row(6, 1, txn=True)])
     assert states.first_unstable_offset(100) == 4
-
-
-def test_a_snapshot_entry_without_a_batch_is_kept() -> None:
-    old = entry(-1, NOW_MS, sequence=-1)
-    assert replayed(loaded=[old]).entries() == (old,)
 
 
 @pytest.mark.parametrize("commit", [True, False])
