@@ -250,27 +250,6 @@ def test_leader_epochs_that_contradict_the_unflushed_batches_are_not_used(
     assert recover_log(fs, HERE, checkpoints=killed(100)).actions == []
 
 
-WRONG_BELOW_100 = text((0, 0), (1, 2), (2, 100), (4, 200))
-KEPT = {
-    "they begin before their batches": (text((0, 0), (2, 50), (4, 110)), killed(0)),
-    "they have epochs without batches": (
-        text((0, 0), (1, 60), (2, 70), (3, 150), (4, 190), (5, 204), (6, 210)),
-        killed(0),
-    ),
-    "they are malformed: no broker starts with them": ("0\n2\n0 0\n", killed(0)),
-    "they are wrong below the recovery point": (WRONG_BELOW_100, killed(100)),
-    "the broker was not killed": (WRONG_BELOW_100, CLEAN),
-    "there was no broker": (WRONG_BELOW_100, UNKNOWN),
-}
-
-
-@pytest.mark.parametrize(("epochs", "state"), KEPT.values(), ids=KEPT.keys())
-def test_leader_epochs_are_kept_if(epochs: str, state: Checkpoints) -> None:
-    fs = of_epochs(epochs)
-    assert recover_log(fs, HERE, checkpoints=state).actions == []
-    assert fs.read_bytes(EPOCHS) == epochs.encode()
-
-
 def epoch_at(entries: list[EpochEntry], offset: int) -> int:
     return max(each for each in entries if each.start_offset <= offset).epoch
 
@@ -481,6 +460,8 @@ def test_broken_indexes_are_rebuilt_as_a_broker_would_have_written_them(
     assert recover_log(fs, HERE, index_interval_bytes=SMALL, checkpoints=state).actions == []
 
 
+WRONG_BELOW_100 = text((0, 0), (1, 2), (2, 100), (4, 200))
+WITHOUT_BATCHES = text((0, 0), (1, 60), (2, 70), (3, 150), (4, 190), (5, 204), (6, 210))
 #: a log, changes of its files, and what the checkpoints say
 UNTOUCHED: dict[str, tuple[Log, Damage, Checkpoints]] = {
     "preallocated offset index": (indexed, {(0, INDEX): lambda data: data + bytes(24 * 5000)}, UNKNOWN),
@@ -527,11 +508,18 @@ UNTOUCHED: dict[str, tuple[Log, Damage, Checkpoints]] = {
         {},
         Checkpoints("/logs", log_starts={TOPIC: 7}),
     ),
+    "epochs that begin before their batches": (lambda: of_epochs(text((0, 0), (2, 50), (4, 110))), {}, killed(0)),
+    "epochs without batches": (lambda: of_epochs(WITHOUT_BATCHES), {}, killed(0)),
+    # no broker starts with them
+    "malformed epochs": (lambda: of_epochs("0\n2\n0 0\n"), {}, killed(0)),
+    "epochs that are wrong below the recovery point": (lambda: of_epochs(WRONG_BELOW_100), {}, killed(100)),
+    "wrong epochs, after a clean shutdown": (lambda: of_epochs(WRONG_BELOW_100), {}, CLEAN),
+    "wrong epochs, of no broker": (lambda: of_epochs(WRONG_BELOW_100), {}, UNKNOWN),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("log", "changes", "state"), UNTOUCHED.values(), ids=UNTOUCHED.keys())
-def test_indexes_that_are_right_or_are_not_examined_are_not_touched(log: Log, changes: Damage, state: Checkpoints) -> None:
+def test_what_is_right_or_is_not_examined_is_not_touched(log: Log, changes: Damage, state: Checkpoints) -> None:
     fs = broken(log, changes)
     before = tree(fs, PATH)
     assert recover_log(fs, HERE, index_interval_bytes=SMALL, checkpoints=state).actions == []

@@ -7,6 +7,7 @@ cases of groups are those of Kafka's ``CleanerTest.testSegmentGrouping*``.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from compaction.errors import UsageError
 from compaction.formats.indexes import MAX_RELATIVE_OFFSET
 from compaction.formats.java_text import parse_properties
 from compaction.names import TopicPartition
-from compaction.rules.kafka_rules import RULES, LastBatch, OldFormat, Retention, rules_of
+from compaction.rules.kafka_rules import RULES, KafkaRules, LastBatch, OldFormat, Retention, rules_of
 from compaction.rules.log_to_clean import SkipCause, Verdict, bytes_missing, ratio_below, segments_between
 from compaction.rules.log_view import LogView, Segment
 from compaction.rules.plan import (
@@ -207,38 +208,36 @@ def test_a_group_is_named_by_its_first_segment_and_as_old_as_its_last() -> None:
     assert str(group) == "[5, 9] 30 bytes"
 
 
-@pytest.mark.parametrize(
-    ("version", "retention", "last_batch", "old_format"),
-    [
-        ("2.8", Retention.SEGMENT_MTIME, LastBatch.DROPPED, OldFormat.KEEPS_MAGIC),
-        ("3.0.2", Retention.SEGMENT_MTIME, LastBatch.DROPPED, OldFormat.KEEPS_MAGIC),
-        ("3.1", Retention.DELETE_HORIZON, LastBatch.DROPPED, OldFormat.KEEPS_MAGIC),
-        ("3.9.1", Retention.DELETE_HORIZON, LastBatch.DROPPED, OldFormat.KEEPS_MAGIC),
-        ("3.9.2", Retention.DELETE_HORIZON, LastBatch.RETAINED, OldFormat.KEEPS_MAGIC),
-        ("3.9", Retention.DELETE_HORIZON, LastBatch.RETAINED, OldFormat.KEEPS_MAGIC),
-        ("4.0.0", Retention.DELETE_HORIZON, LastBatch.RETAINED, OldFormat.BECOMES_V2),
-        ("4.3", Retention.DELETE_HORIZON, LastBatch.RETAINED, OldFormat.BECOMES_V2),
-        ("4.4", Retention.DELETE_HORIZON, LastBatch.RETAINED_AT_HIGH_WATERMARK, OldFormat.BECOMES_V2),
-    ],
-)
-def test_each_version_has_its_rules(version: str, retention: Retention, last_batch: LastBatch, old_format: OldFormat) -> None:
-    rules = rules_of(version)
-    assert (rules.tombstone_retention, rules.last_batch, rules.old_format) == (retention, last_batch, old_format)
+def test_the_rules_change_with_the_versions_as_documented() -> None:
+    versions = [(version, rules.described()) for version, rules in RULES.items()]
+    changes = [
+        (new, sorted(name for name, rule in rules.items() if rule != before[name]))
+        for (_, before), (new, rules) in itertools.pairwise(versions)
+    ]
+    assert [change for change in changes if change[1]] == [
+        ("3.0", ["groups_empty_segments"]),
+        ("3.1", ["tombstone_retention"]),
+        ("3.4", ["producer_expiration", "producer_expiration_default_ms"]),
+        ("3.9.2", ["last_batch"]),
+        ("4.0", ["old_format"]),
+        ("4.2", ["limits_decompressed_records"]),
+        ("4.3", ["limits_decompressed_records"]),
+        ("4.4", ["last_batch", "limits_decompressed_records"]),
+    ]
+    newest = KafkaRules(
+        Retention.DELETE_HORIZON, LastBatch.RETAINED_AT_HIGH_WATERMARK, OldFormat.BECOMES_V2,
+        groups_empty_segments=True, limits_decompressed_records=True,
+        producer_expiration="producer.id.expiration.ms", producer_expiration_default_ms=DAY_MS,
+    )  # fmt: skip
+    assert RULES["4.4"] == newest
+    for patch, version in (("3.0.2", "3.0"), ("3.9", "3.9.2"), ("3.9.7", "3.9.2"), ("4.0.0", "4.0"), ("4.3", "4.1")):
+        assert rules_of(patch) == RULES[version]
 
 
 @pytest.mark.parametrize("version", ["2.7", "2.7.2", "4.5", "4.5.0", "5.0", "4", "4.4.x", "4.4.0.1", "", "auto", "4.4-IV0"])
 def test_a_version_whose_rules_are_unknown_is_refused(version: str) -> None:
     with pytest.raises(UsageError, match=r"are not known, only those of 2\.8 to 4\.4"):
         rules_of(version)
-
-
-def test_neighbouring_rule_sets_differ_as_documented() -> None:
-    versions = list(RULES)
-    changes = [(old, new) for old, new in zip(versions, versions[1:], strict=False) if RULES[old] != RULES[new]]
-    assert changes == [
-        ("2.8", "3.0"), ("3.0", "3.1"), ("3.3", "3.4"), ("3.9.1", "3.9.2"), ("3.9", "4.0"),
-        ("4.1", "4.2"), ("4.2", "4.3"), ("4.3", "4.4"),
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
