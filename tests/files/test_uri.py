@@ -39,6 +39,11 @@ def nothing_known() -> Iterator[None]:
         ("hdfs:///a", "hdfs:///a"),
         ("abfss://container@account.dfs.core.windows.net/a", "abfss://container@account.dfs.core.windows.net/a"),
         ("s3://bucket/a?region=eu-west-1", "s3://bucket/a"),
+        # an export in a directory, and a relative path
+        ("aiven+/data/x", "aiven+file:///data/x"),
+        ("aiven+file:///data/x", "aiven+file:///data/x"),
+        ("aiven+file:/data/x", "aiven+file:///data/x"),
+        ("other+/data/x", "other+/data/x"),
     ],
 )
 def test_options_are_removed_from_a_uri_and_a_file_uri_becomes_a_path(given: str, path: str) -> None:
@@ -108,13 +113,6 @@ def test_two_calls_at_once_do_not_use_the_options_of_each_other(options: str) ->
             parse_uri(f"s3://one/a{options}", "--log-dir")
 
     Context().run(other)
-
-
-@pytest.mark.parametrize("given", ["aiven+/data/x", "aiven+file:///data/x", "aiven+file:/data/x"])
-def test_an_export_may_be_in_a_directory(given: str) -> None:
-    assert parse_uri(given, "--log-dir") == "aiven+file:///data/x"
-    # a relative path
-    assert parse_uri("other+/data/x", "--log-dir") == "other+/data/x"
 
 
 def test_two_uris_of_one_bucket_must_have_the_same_options() -> None:

@@ -55,19 +55,19 @@ def test_new_segments_begin_at_the_first_batch_that_does_not_fit_and_have_the_by
 
 
 @pytest.mark.parametrize(
-    ("last", "pieces"), [(MAX_RELATIVE_OFFSET, [0]), (MAX_RELATIVE_OFFSET + 1, [0, MAX_RELATIVE_OFFSET + 1])]
+    ("offsets", "pieces"),
+    [
+        ([3, MAX_RELATIVE_OFFSET], [0]),
+        ([3, MAX_RELATIVE_OFFSET + 1], [0, MAX_RELATIVE_OFFSET + 1]),
+        # an empty segment stays at the base
+        ([FAR, FAR + 1], [0, FAR]),
+    ],
 )
-def test_the_largest_offset_that_fits_is_two_to_the_31_less_one(last: int, pieces: list[int]) -> None:
-    fs = overflowing_log([3, last])
+def test_the_largest_offset_that_fits_is_two_to_the_31_less_one(offsets: list[int], pieces: list[int]) -> None:
+    fs = overflowing_log(offsets)
     recover_log(fs, HERE)
     assert segment_bases(fs, PATH) == [*pieces, 3 * FAR]
-
-
-def test_a_first_batch_out_of_range_leaves_an_empty_segment_at_the_base() -> None:
-    fs = overflowing_log([FAR, FAR + 1])
-    recover_log(fs, HERE)
-    assert segment_bases(fs, PATH) == [0, FAR, 3 * FAR]
-    assert [segment.size_bytes > 0 for segment in read_segments(fs, PATH)] == [False, True, True]
+    assert sorted(served(fs, PATH)) == [*offsets, 3 * FAR]
 
 
 def test_transaction_index_entries_move_with_their_markers() -> None:
