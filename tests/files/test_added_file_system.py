@@ -38,14 +38,18 @@ def zip_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MixedFileSystem, "_of", of)
 
 
+def archive(log_dir: Path, path: Path) -> None:
+    with ZipFile(path, "w", ZIP_DEFLATED) as made:
+        for file in sorted(log_dir.rglob("*")):
+            if file.is_file():
+                made.write(file, f"kafka/{file.relative_to(log_dir)}")
+
+
 @pytest.fixture
 def log_dir(tmp_path: Path, zip_files: None) -> Path:
     """A log directory, of which ``logs.zip`` has a copy."""
     made = unpack_sample(tmp_path)
-    with ZipFile(tmp_path / "logs.zip", "w", ZIP_DEFLATED) as archive:
-        for path in sorted(made.rglob("*")):
-            if path.is_file():
-                archive.write(path, f"kafka/{path.relative_to(made)}")
+    archive(made, tmp_path / "logs.zip")
     return made
 
 
@@ -62,10 +66,7 @@ def test_a_copy_of_a_killed_brokers_log_in_an_archive_is_that_of_the_log(tmp_pat
     *_, active = sorted((log_dir / "orders-0").glob("*.log"))
     active.write_bytes(active.read_bytes() + bytes(100) + b"?" * 90)
     (log_dir / ".kafka_cleanshutdown").unlink(missing_ok=True)
-    with ZipFile(tmp_path / "killed.zip", "w") as archive:
-        for path in sorted(log_dir.rglob("*")):
-            if path.is_file():
-                archive.write(path, f"kafka/{path.relative_to(log_dir)}")
+    archive(log_dir, tmp_path / "killed.zip")
     copied = []
     for number, source in enumerate((str(log_dir), f"zip://{tmp_path}/killed.zip/kafka")):
         target = tmp_path / f"copy-{number}"
@@ -90,8 +91,8 @@ def test_what_is_missing_or_damaged_is_an_error_with_its_path(tmp_path: Path, lo
         with pytest.raises(StorageError, match=told):
             read(path)
     data = bytearray((tmp_path / "logs.zip").read_bytes())
-    with ZipFile(tmp_path / "logs.zip") as archive:
-        first = next(each for each in archive.infolist() if each.filename.endswith(".log"))
+    with ZipFile(tmp_path / "logs.zip") as opened:
+        first = next(each for each in opened.infolist() if each.filename.endswith(".log"))
     for position in (first.header_offset, first.header_offset + 30 + len(first.filename) + 10):
         damaged = tmp_path / f"damaged-{position}.zip"
         damaged.write_bytes(data[:position] + bytes(4) + data[position + 4 :])
@@ -105,8 +106,8 @@ def test_directories_named_like_archives_and_links_in_them(tmp_path: Path, log_d
     (tmp_path / "logs.zip").rename(inner / "logs.zip")
     link = ZipInfo("kafka/link.log")
     link.external_attr = 0o120777 << 16
-    with ZipFile(inner / "logs.zip", "a") as archive:
-        archive.writestr(link, "orders-0/00000000000000000000.log")
+    with ZipFile(inner / "logs.zip", "a") as opened:
+        opened.writestr(link, "orders-0/00000000000000000000.log")
     files, address = MixedFileSystem(), f"zip://{inner}/logs.zip/kafka"
     assert "orders-0" in files.listdir(address)
     with pytest.raises(StorageError, match="symbolic link"):
@@ -120,6 +121,6 @@ def test_threads_share_a_file_and_a_replaced_archive_is_read_again(tmp_path: Pat
     with closing(files.open(f"{address}/kafka/{name}")) as file, ThreadPoolExecutor(4) as pool:
         starts = [(number * 997) % (len(data) - 64) for number in range(100)]
         assert list(pool.map(lambda start: file.read(start, 64), starts)) == [data[start : start + 64] for start in starts]
-    with ZipFile(tmp_path / "logs.zip", "w") as archive:
-        archive.writestr("other", b"new")
+    with ZipFile(tmp_path / "logs.zip", "w") as opened:
+        opened.writestr("other", b"new")
     assert files.read_bytes(f"{address}/other") == b"new"

@@ -274,7 +274,8 @@ def test_a_replacement_that_is_interrupted_anywhere_leaves_a_whole_output_or_is_
             with suppress(StorageError):
                 publication.commit(source)
             publication.abort()
-        if MARKER in names(out) and Marker.parse((out / MARKER).read_bytes()).run != manifest_run(out):
+        written = manifest_of(out).run if (out / MANIFEST).exists() else None
+        if MARKER in names(out) and Marker.parse((out / MARKER).read_bytes()).run != written:
             outcomes.append("unfinished")
             with pytest.raises(UsageError, match="unfinished"):
                 require_finished(place)
@@ -290,10 +291,6 @@ def test_a_replacement_that_is_interrupted_anywhere_leaves_a_whole_output_or_is_
         assert is_whole(out)
     assert outcomes[0] == "kept"
     assert set(outcomes[1:-1]) == {"unfinished"}
-
-
-def manifest_run(out: Path) -> str | None:
-    return manifest_of(out).run if (out / MANIFEST).exists() else None
 
 
 def test_a_prefix_that_is_no_output_is_not_replaced(bucket: Path, log: str) -> None:

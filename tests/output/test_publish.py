@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -303,10 +304,6 @@ def test_an_output_that_a_broker_uses_is_not_replaced(place: Place, monkeypatch:
         begin(place.source, place.out, **replacing(2))
 
 
-def interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 @on_disk
 def test_a_replaced_output_that_no_run_has_compared_is_removed_only_unchanged(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -316,7 +313,7 @@ def test_a_replaced_output_that_no_run_has_compared_is_removed_only_unchanged(
     for change in (None, put_file):
         publication, source = begin(place.source, place.out, **replacing(2))
         with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
-            killed.setattr("compaction.output.publish._require_same", interrupt)
+            killed.setattr("compaction.output.publish._require_same", Mock(side_effect=KeyboardInterrupt))
             publication.commit(source)
         publication.abort()
         [retired] = place.root.glob(".out.*.replaced")
@@ -392,7 +389,8 @@ def test_several_log_directories_keep_their_names(place: Place) -> None:
     with pytest.raises(UsageError, match="called one"):
         layout("/out", ["/a/one", "/b/one"])
     other = place.root / "other"
-    data_segment(7, [7]).put(FS, _made(other / "orders-0"))
+    (other / "orders-0").mkdir(parents=True)
+    data_segment(7, [7]).put(FS, str(other / "orders-0"))
     publication = Publication(FS, place.out, copying(place.source, str(other)))
     for log_dir in (place.source, str(other)):
         here = location(log_dir)
@@ -400,11 +398,6 @@ def test_several_log_directories_keep_their_names(place: Place) -> None:
     publication.commit(FS)
     assert sorted(served(FS, join(place.out, "in/orders-0"))) == list(range(131))
     assert sorted(served(FS, join(place.out, "other/orders-0"))) == [7]
-
-
-def _made(path: Path) -> str:
-    path.mkdir(parents=True)
-    return str(path)
 
 
 def disk_with_source() -> FaultyFileSystem:

@@ -332,16 +332,12 @@ def test_the_first_unstable_offset_is_that_of_the_oldest_open_transaction() -> N
     assert states.first_unstable_offset(100) == 4
 
 
-@pytest.mark.parametrize("commit", [True, False])
-@pytest.mark.parametrize("horizon", [None, NOW_MS + 99])
-def test_markers_have_their_own_timestamp(commit: bool, horizon: int | None) -> None:
-    data = marker(7, NOW_MS, Producer(1), COMMIT if commit else ABORT, 11, delete_horizon=horizon)
-    assert read_end_txn_marker(data) == (11, NOW_MS)
-
-
-def test_markers_of_log_append_time_have_the_append_time() -> None:
-    data = marker(7, NOW_MS, Producer(1), COMMIT, log_append_time=NOW_MS + 5)
-    assert read_end_txn_marker(data).timestamp_ms == NOW_MS + 5
+@pytest.mark.parametrize(
+    ("given", "stamp_ms"),
+    [({}, NOW_MS), ({"delete_horizon": NOW_MS + 99}, NOW_MS), ({"log_append_time": NOW_MS + 5}, NOW_MS + 5)],
+)
+def test_a_marker_has_its_own_timestamp_or_that_of_its_append(given: dict[str, int], stamp_ms: int) -> None:
+    assert read_end_txn_marker(marker(7, NOW_MS, Producer(1), COMMIT, 11, **given)) == (11, stamp_ms)
 
 
 @pytest.mark.parametrize(("seeds", "how"), [(range(60), "batches"), (range(60, 120), "segments"), (range(60, 120), "arrays")])
