@@ -139,11 +139,6 @@ def test_a_truncated_swap_without_sources_is_an_error() -> None:
         finish_interrupted_swap(fs, HERE)
 
 
-@pytest.mark.parametrize("segments", [(data_segment(0, []), data_segment(100, [])), ()], ids=["empty segments", "empty log"])
-def test_a_log_without_records_needs_no_recovery(segments: tuple[Built, ...]) -> None:
-    assert recover_log(log_with(*segments), HERE).actions == []
-
-
 TAILS = {
     "half a batch": data_batch(108)[:-7],
     "less than a header": data_batch(108)[:9],
@@ -464,6 +459,8 @@ WRONG_BELOW_100 = text((0, 0), (1, 2), (2, 100), (4, 200))
 WITHOUT_BATCHES = text((0, 0), (1, 60), (2, 70), (3, 150), (4, 190), (5, 204), (6, 210))
 #: a log, changes of its files, and what the checkpoints say
 UNTOUCHED: dict[str, tuple[Log, Damage, Checkpoints]] = {
+    "empty segments": (lambda: log_with(data_segment(0, []), data_segment(100, [])), {}, UNKNOWN),
+    "no segment": (log_with, {}, UNKNOWN),
     "preallocated offset index": (indexed, {(0, INDEX): lambda data: data + bytes(24 * 5000)}, UNKNOWN),
     "preallocated time index": (indexed, {(0, TIMEINDEX): lambda data: data + bytes(24 * 5000)}, UNKNOWN),
     "entries lost, after a clean shutdown": (indexed, unflushed(0), CLEAN),
