@@ -136,11 +136,6 @@ def log(bucket: Path) -> str:
     return f"{PLACE}/in/orders-0"
 
 
-def names(directory: Path) -> set[str]:
-    """The files below a directory."""
-    return {str(file.relative_to(directory)) for file in directory.rglob("*") if file.is_file()}
-
-
 def copying(*log_dirs: str, **options: Any) -> CompactionRequest:
     """The request of a copy."""
     return CompactionRequest(log_dirs, (), 0, **options)

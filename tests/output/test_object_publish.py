@@ -28,7 +28,7 @@ from compaction.output import object_publish
 from compaction.output.object_publish import ObjectTarget, marker_of
 from compaction.output.publish import Publication
 from compaction.output.swap import SwapGroup
-from tests.files.remote_places import PLACE, TaggingStore, begin, bucket, copying, log, names, publish
+from tests.files.remote_places import PLACE, TaggingStore, begin, bucket, copying, log, publish
 from tests.log.logs import location
 from tests.object_store.fixtures import files
 
@@ -87,7 +87,7 @@ def test_an_unfinished_output_is_no_source_and_the_next_run_removes_it(
     publication, source = begin(SOURCE, OUT)
     if aborted:
         publication.abort()
-        assert names(bucket / "out") == {MARKER}
+        assert files(bucket / "out").keys() == {MARKER}
         assert f"keeping {MARKER}, as tasks may still write here; the next run into this directory cleans up" in caplog.text
     # uploads of killed tasks, also of a log that the source does not have
     late = [bucket / "out" / f"{log}/{0:020d}.log.clean.two" for log in ("orders-0", "gone-7")]
@@ -144,7 +144,7 @@ def test_a_tasks_output_that_is_truncated_before_its_rename_fails_the_log(bucket
         publication.add_log(MixedFileSystem(), here, [group], (), end_offset=1)
     # it is not published in part
     publication.leave_out(here)
-    assert not [name for name in names(bucket / "out") if name.startswith("orders-0")]
+    assert not [name for name in files(bucket / "out") if name.startswith("orders-0")]
     # and an output of unknown content is not published
     with pytest.raises(StorageError, match="size and content of this run's output are unknown"):
         publication.add_log(MixedFileSystem(), here, [SwapGroup((0,), ".clean.one")], (), end_offset=1)
@@ -163,7 +163,7 @@ def test_a_failed_log_that_cannot_be_removed_is_not_part_of_the_output(
         publication.leave_out(location(SOURCE))
     assert (bucket / "out" / FIRST).exists()
     publication.commit(source)
-    assert not [name for name in names(bucket / "out") if name.startswith("orders-0")]
+    assert not [name for name in files(bucket / "out") if name.startswith("orders-0")]
 
 
 def test_a_manifest_that_is_read_back_differently_fails_the_run(
@@ -179,7 +179,7 @@ def test_a_manifest_that_is_read_back_differently_fails_the_run(
     with pytest.raises(StorageError, match="is not as it was written"):
         publication.commit(source)
     publication.abort()
-    assert names(bucket / "out") == {MARKER}
+    assert files(bucket / "out").keys() == {MARKER}
 
 
 def test_a_manifest_beside_the_marker_of_another_run_is_unfinished(bucket: Path, log: str) -> None:
@@ -225,9 +225,9 @@ def test_a_source_that_differs_from_its_manifest_is_not_copied(bucket: Path, log
     path.write_bytes(data)
     with pytest.raises(CorruptLogError, match="has ETag"):
         publication.add_log(source, location(f"{PLACE}/first"), [], (), end_offset=None)
-    assert f"{130:020d}.log" not in names(bucket / "out")
+    assert f"orders-0/{130:020d}.log" not in files(bucket / "out")
     publication.leave_out(location(f"{PLACE}/first"))
-    assert not [name for name in names(bucket / "out") if name.startswith("orders-0")]
+    assert not [name for name in files(bucket / "out") if name.startswith("orders-0")]
 
 
 class Refusing:
@@ -254,7 +254,7 @@ def is_whole(out: Path) -> bool:
     entries = manifest_of(out).files
     found = (hashlib.md5((out / entry.path).read_bytes(), usedforsecurity=False).hexdigest() for entry in entries)
     whole = [entry.etag for entry in entries] == list(found)
-    return whole and names(out) == {MANIFEST, *(entry.path for entry in entries)}
+    return whole and files(out).keys() == {MANIFEST, *(entry.path for entry in entries)}
 
 
 def test_a_replacement_that_is_interrupted_anywhere_leaves_a_whole_output_or_is_completed_by_the_next_run(
@@ -275,7 +275,7 @@ def test_a_replacement_that_is_interrupted_anywhere_leaves_a_whole_output_or_is_
                 publication.commit(source)
             publication.abort()
         written = manifest_of(out).run if (out / MANIFEST).exists() else None
-        if MARKER in names(out) and Marker.parse((out / MARKER).read_bytes()).run != written:
+        if MARKER in files(out) and Marker.parse((out / MARKER).read_bytes()).run != written:
             outcomes.append("unfinished")
             with pytest.raises(UsageError, match="unfinished"):
                 require_finished(place)
@@ -334,14 +334,14 @@ def test_an_output_that_was_copied_elsewhere_is_replaced_by_its_contents(bucket:
 def test_an_output_that_is_checked_appears_after_its_check(bucket: Path, log: str, earlier: bool) -> None:
     if earlier:
         publish(SOURCE, OUT)
-    before = names(bucket / "out") if earlier else set()
+    before = files(bucket / "out").keys()
     seen: list[str] = []
 
     def check(log_dir: str, copy: str, logs: frozenset[TopicPartition]) -> None:
         assert (log_dir, list(logs)) == (SOURCE, [location(SOURCE).topic_partition])
         # the certifier reads it, and nobody finds it under its own name
         assert MixedFileSystem().stat(f"{copy}/{FIRST}") is not None
-        assert names(bucket / "out") - {MARKER} == before
+        assert files(bucket / "out").keys() - {MARKER} == before
         seen.append(copy)
         if len(seen) == 1:
             raise CompactionError("bad")
@@ -351,13 +351,13 @@ def test_an_output_that_is_checked_appears_after_its_check(bucket: Path, log: st
     with pytest.raises(CompactionError, match="bad"):
         publication.commit(source)
     publication.abort()
-    assert names(bucket / "out") == before
+    assert files(bucket / "out").keys() == before
     publication, source = begin(SOURCE, OUT, **options)
     publication.commit(source)
     require_finished(OUT)
-    assert {entry.path for entry in manifest_of(bucket / "out").files} == names(bucket / "out") - {MANIFEST}
+    assert {entry.path for entry in manifest_of(bucket / "out").files} == files(bucket / "out").keys() - {MANIFEST}
     # of neither attempt anything is left beside it
-    assert len(seen) == 2 and not [name for name in names(bucket) if ".partial" in name and not name.endswith(MARKER)]
+    assert len(seen) == 2 and not [name for name in files(bucket) if ".partial" in name and not name.endswith(MARKER)]
 
 
 def test_a_run_that_is_killed_during_its_check_is_taken_over(bucket: Path, log: str) -> None:
@@ -372,7 +372,7 @@ def test_a_run_that_is_killed_during_its_check_is_taken_over(bucket: Path, log: 
     publication, source = begin(SOURCE, OUT, call={}, check_copy=lambda log_dir, copy, logs: None)
     publication.commit(source)
     require_finished(OUT)
-    assert not [name for name in names(bucket) if ".partial" in name]
+    assert not [name for name in files(bucket) if ".partial" in name]
 
 
 def test_a_live_export_is_neither_read_nor_emptied(bucket: Path, log: str) -> None:
@@ -398,7 +398,7 @@ def test_a_live_run_over_other_log_directories_is_not_emptied(bucket: Path, log:
     assert files(bucket / "out") == before
     # no task may still write
     begun.abort()
-    assert names(bucket / "out") == set()
+    assert files(bucket / "out") == {}
     require_finished(OUT)
 
 

@@ -29,8 +29,9 @@ from compaction.output.publish import Publication
 from compaction.output.swap import SwapGroup
 from compaction.recovery.recover import recover_log
 from tests.disk import FaultyFileSystem, crash_states
-from tests.files.remote_places import PLACE, begin, bucket, copying, log, names, publish
+from tests.files.remote_places import PLACE, begin, bucket, copying, log, publish
 from tests.log.logs import TOPIC, build, data_batch, data_segment, location, put_snapshot, served, tree
+from tests.object_store.fixtures import files
 
 __all__ = ["bucket", "log"]
 
@@ -104,7 +105,7 @@ def test_an_output_holds_cleaned_segments_and_all_other_files_that_a_broker_need
     of_log = {*segments, f"{130:020d}.snapshot", "leader-epoch-checkpoint", "partition.metadata"}
     checkpoints = {f"{name}-checkpoint" for name in ("cleaner-offset", "log-start-offset")}
     of_directory = {"meta.properties", ".kafka_cleanshutdown", *checkpoints}
-    assert names(out) - {MANIFEST} == {f"orders-0/{name}" for name in of_log} | of_directory
+    assert files(out).keys() - {MANIFEST} == {f"orders-0/{name}" for name in of_log} | of_directory
     # of the published logs only
     found = read_checkpoints(FS, str(out))
     assert (found.log_starts, found.cleaner_offsets) == ({TOPIC: 5}, {TOPIC: 130})
@@ -119,7 +120,7 @@ def test_a_run_that_cannot_read_a_checkpoint_leaves_nothing(place: Place) -> Non
     (place.root / "in" / "recovery-point-offset-checkpoint").mkdir()
     with pytest.raises(StorageError):
         begin(place.source, place.out)
-    assert (place.beside(), names(place.root / "out")) == ([], set())
+    assert (place.beside(), files(place.root / "out")) == ([], {})
 
 
 def test_a_log_that_is_left_out_leaves_the_files_of_others(place: Place) -> None:
@@ -130,7 +131,7 @@ def test_a_log_that_is_left_out_leaves_the_files_of_others(place: Place) -> None
     publication.commit(source)
     finished = read_finished(place.out)
     assert finished is not None
-    assert {entry.path for entry in finished.files} == names(place.root / "out") - {MANIFEST, FINISHED}
+    assert {entry.path for entry in finished.files} == files(place.root / "out").keys() - {MANIFEST, FINISHED}
 
 
 @pytest.mark.parametrize("name", [SEGMENT, ACTIVE.replace(".log", ".index"), "orders-0/partition.metadata"])
@@ -162,7 +163,7 @@ def test_a_finished_output_is_replaced_and_nothing_is_left_beside_it(place: Plac
     second = read_finished(place.out)
     assert first is not None and second is not None
     assert (first.request, second.request) == ({"as_of_ms": 1}, {"as_of_ms": 2})
-    assert names(place.root / "out") - {MANIFEST, FINISHED} == {entry.path for entry in second.files}
+    assert files(place.root / "out").keys() - {MANIFEST, FINISHED} == {entry.path for entry in second.files}
     assert (place.root / "out" / "orders-0" / "leader-epoch-checkpoint").read_text() == "0\n1\n1 0\n"
     assert place.beside() == []
 
