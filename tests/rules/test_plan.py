@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from compaction.config.resolver import Resolver, TopicConfig
@@ -86,6 +86,8 @@ def test_segments_between_two_offsets_start_with_the_holder_of_the_first(start: 
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.floats(0, 1))
+# which is found quickly
+@example(1_000_000, 5, 1 - 2**-53)
 def test_the_missing_bytes_are_the_fewest_that_suffice(clean: int, dirty: int, ratio: float) -> None:
     more = bytes_missing(clean, dirty, ratio)
     if more is None:
@@ -94,10 +96,6 @@ def test_the_missing_bytes_are_the_fewest_that_suffice(clean: int, dirty: int, r
     assert (dirty + more) / max(clean + dirty + more, 1) > ratio
     if more:
         assert not (dirty + more - 1) / max(clean + dirty + more - 1, 1) > ratio
-
-
-def test_a_bound_just_below_one_is_found_quickly() -> None:
-    assert bytes_missing(1_000_000, 5, 1 - 2**-53) is not None
 
 
 @pytest.mark.parametrize(("ratio", "bound"), [(0.31, 0.3), (0.3, 0.2), (0.05, 0.04), (1.0, 0.9), (0.1, 0.09), (1e-9, 0.0)])
@@ -112,16 +110,18 @@ def test_the_lower_bound_is_below_the_ratio_and_short(ratio: float) -> None:
     assert len(f"{bound:g}") <= 7
 
 
-@pytest.mark.parametrize("view", [log(segment(5, 0), segment(9, 0), end=9), log(end=0)], ids=["empty segments", "no segment"])
-def test_an_empty_log_is_skipped(view: LogView) -> None:
+@pytest.mark.parametrize(
+    ("view", "cause"),
+    [
+        (log(segment(5, 0), segment(9, 0), end=9), SkipCause.EMPTY),
+        (log(end=0), SkipCause.EMPTY),
+        (half_dirty(topic_partition=TopicPartition("__cluster_metadata", 0)), SkipCause.REFUSED),
+    ],
+    ids=["empty segments", "no segment", "the metadata log"],
+)
+def test_a_log_is_skipped_whatever_its_settings(view: LogView, cause: SkipCause) -> None:
     plan = planned(view, "min.cleanable.dirty.ratio=0", include_active=True)
-    assert (plan.verdict, plan.skip_cause, plan.groups) == (Verdict.SKIP, SkipCause.EMPTY, ())
-
-
-def test_the_cluster_metadata_log_is_refused_whatever_its_policy() -> None:
-    view = half_dirty(topic_partition=TopicPartition("__cluster_metadata", 0))
-    plan = planned(view, "min.cleanable.dirty.ratio=0")
-    assert (plan.verdict, plan.skip_cause) == (Verdict.SKIP, SkipCause.REFUSED)
+    assert (plan.verdict, plan.skip_cause, plan.groups) == (Verdict.SKIP, cause, ())
 
 
 def test_the_dirtiest_log_is_first_and_skipped_logs_are_last() -> None:
