@@ -82,18 +82,18 @@ def made_and_removed(fs: FileSystem, directory: str) -> None:
 
 OLD = {"old": b"0123456789"}
 #: a change, and the files after it
-CHANGES: list[tuple[Callable[[FileSystem, str], object], dict[str, bytes]]] = [
-    (lambda fs, directory: fs.write_file(f"{directory}/new", b"abc"), {"new": b"abc", **OLD}),
-    (lambda fs, directory: fs.write_file(f"{directory}/empty", b""), {"empty": b"", **OLD}),
-    (lambda fs, directory: replace_file(fs, f"{directory}/old", b"abc"), {"old": b"abc"}),
-    (copied, {"inner": b"45", "part": b"3456", "whole": b"0123456789", **OLD}),
-    (renamed, {"old": b"abc"}),
-    (removed, {}),
-    (made_and_removed, OLD),
-]
+CHANGES: dict[str, tuple[Callable[[FileSystem, str], object], dict[str, bytes]]] = {
+    "a new file": (lambda fs, directory: fs.write_file(f"{directory}/new", b"abc"), {"new": b"abc", **OLD}),
+    "an empty file": (lambda fs, directory: fs.write_file(f"{directory}/empty", b""), {"empty": b"", **OLD}),
+    "a replaced file": (lambda fs, directory: replace_file(fs, f"{directory}/old", b"abc"), {"old": b"abc"}),
+    "copies": (copied, {"inner": b"45", "part": b"3456", "whole": b"0123456789", **OLD}),
+    "a new name": (renamed, {"old": b"abc"}),
+    "a removed file": (removed, {}),
+    "a directory": (made_and_removed, OLD),
+}
 
 
-@pytest.mark.parametrize(("change", "files"), CHANGES)
+@pytest.mark.parametrize(("change", "files"), CHANGES.values(), ids=CHANGES)
 def test_after_a_change_every_file_system_has_the_same_files(
     fs: FileSystem, directory: str, change: Callable[[FileSystem, str], object], files: dict[str, bytes]
 ) -> None:
