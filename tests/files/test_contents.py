@@ -315,11 +315,11 @@ def directories(fs: FaultyFileSystem, count: int) -> list[str]:
 
 def test_works_advance_together_to_the_point_where_they_wait_and_what_they_wait_for_is_durable() -> None:
     fs = FaultyFileSystem()
-    made = directories(fs, 2)
+    made = directories(fs, MANY)
     fs.log.clear()
     assert run_in_step(fs, made, [work(fs, each) for each in made]) == made
     steps = [line.split(" ")[0] for line in fs.log]
-    assert steps == ["write", "write", "fsync", "fsync", "rename", "rename", "fsync_dir", "fsync_dir"]
+    assert steps == [step for step in ("write", "fsync", "rename", "fsync_dir") for _ in made]
     assert all(fs.after_power_loss(None).read_bytes(f"{each}/file") == b"abc" for each in made)
 
 
