@@ -158,10 +158,10 @@ UNCLEAN_TAILS = {
 @pytest.mark.parametrize("alone", [False, True], ids=["", "the only segment"])
 @pytest.mark.parametrize(
     ("tail", "state"),
-    [*((tail, UNKNOWN) for tail in (*TAILS.values(), *UNCLEAN_TAILS.values())), (TAILS["zeros"], CLEAN)],
-    ids=[*TAILS, *UNCLEAN_TAILS, "preallocated zeros"],
+    [*((tail, UNKNOWN) for tail in (*TAILS.values(), *UNCLEAN_TAILS.values())), *((tail, CLEAN) for tail in TAILS.values())],
+    ids=[*TAILS, *UNCLEAN_TAILS, *(f"after a clean shutdown: {tail}" for tail in TAILS)],
 )
-def test_the_active_segment_may_end_in_zeros_and_after_an_unclean_shutdown_in_anything_which_is_kept(
+def test_the_active_segment_may_end_in_a_torn_tail_and_after_an_unclean_shutdown_in_anything_which_is_kept(
     tail: bytes, state: Checkpoints, alone: bool
 ) -> None:
     fs = log_with(data_segment(200, [200])) if alone else three()
