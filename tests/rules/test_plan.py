@@ -62,8 +62,10 @@ def planned(view: LogView, *sets: str, **options: Any) -> LogPlan:
 def test_cleaning_starts_at_the_checkpoint_if_it_is_inside_the_log(
     given: dict[str, Any], first_dirty: int, reset: bool
 ) -> None:
-    plan = planned(half_dirty(**given))
+    plan = planned(half_dirty(**given), "delete.retention.ms=500")
     assert (plan.first_dirty_offset, plan.checkpoint_reset) == (first_dirty, reset)
+    # of the last segment that is clean, even if only in part
+    assert plan.legacy_delete_horizon_ms == (NOW_MS - DAY_MS - 500 if first_dirty else 0)
 
 
 def test_a_last_stable_offset_below_the_first_dirty_offset_does_not_lower_it() -> None:
