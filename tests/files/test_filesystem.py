@@ -483,25 +483,19 @@ def test_a_device_that_refuses_direct_io_is_written_through_the_page_cache(path:
     assert calls[:2] == [READ_BYTES, READ_BYTES]
 
 
-def limited(size: int) -> Callable[[], None]:
-    """Limits the size of files; the returned function removes the limit."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 @pytest.mark.parametrize("size", [READ_BYTES - 1, 3 * READ_BYTES], ids=["in the last bytes", "in a whole buffer"])
 def test_a_write_that_fails_in_the_background_raises_and_leaves_no_descriptor(path: Path, size: int) -> None:
     output = LocalOutput(str(path), None, write_behind=True)
     before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    end = limited(MIB)
+    _, most = limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, most))
     try:
         with pytest.raises(StorageError, match="cannot write"):
             output.write([bytes(size)])
             output.close(sync=True)
         output.remove()
     finally:
-        end()
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert not path.exists()
     assert len(set(os.listdir("/proc/self/fd")) - before) == 0  # noqa: PTH208
 

@@ -225,22 +225,16 @@ def test_no_store_is_opened_before_workers_are_forked() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode == 0
 
 
-class _WithoutBucket:
-    """A pyarrow file system that finds nothing, or whose requests fail."""
-
-    def __init__(self, error: str) -> None:
-        self._error = error
-
-    def get_file_info(self, path: str) -> fs.FileInfo:
-        if self._error:
-            raise OSError(self._error)
-        return fs.FileInfo(path, fs.FileType.NotFound)
-
-
 @pytest.mark.parametrize("error", ["", "AWS Error ACCESS_DENIED during HeadBucket operation"])
 def test_a_missing_bucket_is_named_but_not_one_that_may_not_be_looked_at(monkeypatch: pytest.MonkeyPatch, error: str) -> None:
     """And not as a missing log directory."""
-    monkeypatch.setattr(object_store, "_connect", lambda *_: (_WithoutBucket(error), "backups"))
+
+    def get_file_info(path: str) -> fs.FileInfo:
+        if error:
+            raise OSError(error)
+        return fs.FileInfo(path, fs.FileType.NotFound)
+
+    monkeypatch.setattr(object_store, "_connect", lambda *_: (SimpleNamespace(get_file_info=get_file_info), "backups"))
     monkeypatch.setattr(object_store, "_reached", set())
     if error:
         object_store.require_store("aiven+s3://backups/kafka-1")
