@@ -64,7 +64,7 @@ KIPS = (
     Kip("101, 279", "leader epochs", APPLIED, "checkpoints are kept, and compared with the batches", "tests/recovery/test_recover.py"),
     Kip("107", "deletion of records", APPLIED, "segments below the log start are deleted", "tests/scenarios/deletion.txt"),
     Kip("110", "zstd", APPLIED, "read and written, as gzip, snappy and lz4", "tests/formats/test_codecs.py"),
-    Kip("113, 858", "several log directories", APPLIED, "all in one call; directories marked `-future`, `-stray` or `-delete` are skipped", "tests/conformance/test_brokers.py"),
+    Kip("113, 858", "several log directories", APPLIED, "all in one call; directories marked `-future`, `-stray` or `-delete` are skipped", "tests/commands/calls/unknown_policy.txt"),
     Kip("280", "compaction by timestamp or header", NOT_APPLICABLE, "no version of Kafka has it, and a broker's own cleaner would undo the result"),
     Kip("354", "largest compaction lag", APPLIED, "a log is cleaned even if few of its bytes are dirty", "tests/scenarios/planning.txt", ("max.compaction.lag.ms",)),
     Kip("390", "compression levels", NOT_APPLICABLE, "rewritten batches have the default level of their codec, as in Kafka's cleaner"),

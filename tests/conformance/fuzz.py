@@ -22,10 +22,9 @@ from tests.kafka.gateway import shared_gateway
 from tests.kafka.jars import REFERENCE, VERSIONS
 from tests.memory import scratch
 from tests.scenarios.draw import draw
+from tests.scenarios.finds import printed, shrink
 from tests.scenarios.language import HERE, Scenario
-from tests.scenarios.printer import printed
 from tests.scenarios.runner import Way, by, on_spark
-from tests.scenarios.shrink import shrink
 
 
 def random_sizes(seed: int, *, spark: bool = False) -> Sizes:

@@ -16,15 +16,13 @@ from compaction.certifier.certificate import Status
 from compaction.output.finished import FINISHED
 from compaction.report import LogStatus, Since
 from tests.certifier.certify import certify_copy
-from tests.conformance.compare import differences
-from tests.damage.copied_files import DAMAGES, damage, record_count
-from tests.kafka.cleaner import CleanResult, clean_partition_if_due
+from tests.conformance.kafkas import checkpoints, clean_as_broker, different_logs
+from tests.damage.copied_files import DAMAGES, damage
 from tests.kafka.gateway import Gateway
 from tests.kafka.log import KafkaLog, Opening
-from tests.local_job import topics_file
+from tests.local_job import topics_file, write_offsets
 from tests.oracle.random_logs import START_MS, Flavour, random_log
 from tests.scenarios.draw import drawn_flavour
-from tests.scenarios.runner import offsets_of
 
 ROUNDS = 5
 HOUR_MS = 3_600_000
@@ -73,7 +71,6 @@ class GrowingLogs:
         self.source, self.kafkas = root / "source", root / "kafkas"
         self.logs = {name: random_log(seed, flavour) for name, (flavour, _) in logs.items()}
         self.config = {name: {**CONFIG, **settings} for name, (_, settings) in logs.items()}
-        self.checkpoints: dict[str, int] = {}
         self.copy: Path | None = None
         self.source.mkdir()
         if self.rng is None or self.rng.random() < 0.5:
@@ -131,19 +128,11 @@ class GrowingLogs:
         for name in full:
             shutil.rmtree(self.kafkas / name)
             shutil.copytree(self.source / name, self.kafkas / name)
-            self.checkpoints.pop(name.removesuffix("-0"), None)
+        known = checkpoints(self.kafkas, "cleaner_offsets")
+        write_offsets(self.kafkas, cleaner_offsets={name.removesuffix("-0"): known[name] for name in known.keys() - full})
         for name, config in self.config.items():
-            path = self.kafkas / f"{name}-0"
-            outcome = clean_partition_if_due(self.gateway, path, Opening(now_ms, config), self.checkpoints.get(name))
-            if isinstance(outcome, CleanResult):
-                self.checkpoints[name] = outcome.end_offset
-            found += differences(self.gateway, target / f"{name}-0", path, int(config["index.interval.bytes"]))
-        checkpoints = offsets_of(target, "cleaner_offsets")
-        counts = [record_count(log_dir) for log_dir in (target, self.kafkas)]
-        if counts[0] != counts[1]:
-            found.append(f"{counts[0]} records, Kafka's {counts[1]}")
-        if checkpoints != self.checkpoints:
-            found.append(f"checkpoints {checkpoints}, Kafka's {self.checkpoints}")
+            clean_as_broker(self.gateway, self.kafkas, f"{name}-0", config, now_ms)
+            found += different_logs(self.gateway, target, self.kafkas, f"{name}-0", int(config["index.interval.bytes"]))
         if self.copy is not None:
             shutil.rmtree(self.copy)
         self.copy = target

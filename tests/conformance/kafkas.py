@@ -13,27 +13,31 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JJavaError
 
+from compaction import compact
 from compaction.certifier.certificate import Status
 from compaction.names import CLEAN_SHUTDOWN, TopicPartition
+from compaction.report import LogReport
 from tests.certifier.certify import certify_copy
 from tests.conformance.compare import differences, state_differences
-from tests.kafka.cleaner import CleanResult, Selected, clean_partition_if_due
+from tests.kafka.cleaner import CleanResult, clean_partition_if_due
 from tests.kafka.gateway import Gateway, shared_gateway, unconverted_errors
-from tests.kafka.log import LONG_MAX, KafkaLog, Opening, expire_partition, has_snapshot
-from tests.local_job import TopicConfigs, write_offsets
+from tests.kafka.log import LONG_MAX, KafkaLog, Opening, has_snapshot, remove_deleted
+from tests.local_job import OFFSET_FILES, TopicConfigs
 from tests.oracle.records import decode
-from tests.scenarios.answers import Outcome
 from tests.scenarios.language import MTIME, Scenario
-from tests.scenarios.runner import Left, Outcomes, Shutdown, Way, offsets_of, rounds_of
+from tests.scenarios.runner import Left, Outcome, Outcomes, Shutdown, Way, outcome_of, rounds_of
 
 #: segments are written with limits at which they never roll
 _WRITING = {"internal.segment.bytes": str(1 << 30), "segment.index.bytes": str(10 << 20), "cleanup.policy": "delete"}
 #: an append ignores batches of a later leader epoch than its own
 _ANY_LEADER_EPOCH = 1 << 30
 _MAP_BYTES = 1 << 19
+#: of internal topics
+INTERNAL = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
 #: Kafka's cleaner gives up a log if an index of an output needs more entries than its limit; the job writes that index
 _FULL_INDEX = "Attempt to append to a full"
 
@@ -107,7 +111,7 @@ def cleaned_by(gateway: Gateway, *, include_active: bool = False, expires: bool 
 
     def clean(log_dir: Path, now_ms: int, topics: TopicConfigs) -> tuple[Outcomes, Path]:
         found = {
-            name: _Broker(gateway, log_dir, name, Opening(now_ms, config), include_active, expires).run()
+            name: _Broker(gateway, log_dir, f"{name}-0", Opening(now_ms, config), include_active, expires).run()
             for name, config in topics.items()
         }
         return found, log_dir
@@ -117,40 +121,34 @@ def cleaned_by(gateway: Gateway, *, include_active: bool = False, expires: bool 
 
 @dataclass
 class _Broker:
-    """Segment deletion, if the policy includes it, then cleaning of one log."""
+    """Segment deletion, if the policy includes it, then cleaning of one log; moves its checkpoints."""
 
     gateway: Gateway
     log_dir: Path
-    name: str
+    log: str
     opening: Opening
-    include_active: bool
-    expires: bool
+    include_active: bool = False
+    expires: bool = False
     deleted: int = 0
 
     @property
     def partition(self) -> Path:
-        return self.log_dir / f"{self.name}-0"
+        return self.log_dir / self.log
 
     def run(self) -> Outcome:
-        starts, marks, points, ends = (
-            offsets_of(self.log_dir, file) for file in ("log_starts", "high_watermarks", "recovery_points", "cleaner_offsets")
-        )
-        name, start = self.name, starts.get(self.name, 0)
-        opening = replace(self.opening, log_start_offset=start, high_watermark=marks.get(name))
-        deletes = self.expires or "delete" in opening.config["cleanup.policy"]
-        if deletes:
-            expired = expire_partition(self.gateway, self.partition, opening)
-            opening = replace(opening, log_start_offset=expired.log_start_offset)
-            self.deleted = expired.segments_deleted
-            write_offsets(self.log_dir, log_starts={**starts, name: expired.log_start_offset or None})
+        policy, compacts = self.opening.config["cleanup.policy"], "compact" in self.opening.config["cleanup.policy"]
+        if not self.expires and not compacts:
+            return Outcome(None)
+        opening = self._opening()
+        if self.expires or "delete" in policy:
+            opening = self._expire(opening)
         if self.expires:
             return Outcome(None, self.deleted)
-        if points and not (self.log_dir / CLEAN_SHUTDOWN).exists():
-            opening = replace(opening, clean_shutdown=False, recovery_point=points[name])
         rolled = self._roll(opening) if self.include_active else None
+        checkpoint = checkpoints(self.log_dir, "cleaner_offsets").get(self.log)
         try:
             with unconverted_errors():
-                found = clean_partition_if_due(self.gateway, self.partition, opening, ends.get(name), _MAP_BYTES)
+                found = clean_partition_if_due(self.gateway, self.partition, opening, checkpoint, _MAP_BYTES)
         except Py4JJavaError as refusal:
             return Outcome(None, self.deleted, str(refusal.java_exception.toString()))
         if rolled is not None:
@@ -158,24 +156,35 @@ class _Broker:
                 (self.partition / f"{rolled:020d}{kind}").unlink(missing_ok=True)
         if opening.clean_shutdown is False:
             forget_active_indexes(self.partition)
-        outcome, end = self._outcome(found, ends.get(name))
-        write_offsets(self.log_dir, cleaner_offsets={**ends, name: end})
-        return outcome
+        if isinstance(found, CleanResult):
+            self._move("cleaner_offsets", found.end_offset)
+            return Outcome(found.end_offset, self.deleted, figures=found.figures)
+        self._move("cleaner_offsets", found.first_dirty_offset if found.force_update_checkpoint else checkpoint)
+        return Outcome(None, self.deleted)
 
-    def _outcome(self, found: CleanResult | Selected, checkpoint: int | None) -> tuple[Outcome, int | None]:
-        """With the new checkpoint."""
-        if isinstance(found, Selected):
-            return Outcome(None, self.deleted), found.first_dirty_offset if found.force_update_checkpoint else checkpoint
-        stats = found.stats
-        figures: dict[str, int | None] = {
-            "first_dirty_offset": found.selected.first_dirty_offset,
-            "end_offset": found.end_offset,
-            "records_before": stats.messages_read,
-            "records_after": stats.messages_written,
-            "bytes_before": stats.bytes_read,
-            "invalid_records": stats.invalid_messages_read,
-        }
-        return Outcome(found.end_offset, self.deleted, figures=figures), found.end_offset
+    def _opening(self) -> Opening:
+        """How a broker that starts on the directory opens the log."""
+        starts, marks, points = (
+            checkpoints(self.log_dir, file) for file in ("log_starts", "high_watermarks", "recovery_points")
+        )
+        opening = replace(self.opening, log_start_offset=starts.get(self.log, 0), high_watermark=marks.get(self.log))
+        if points and not (self.log_dir / CLEAN_SHUTDOWN).exists():
+            return replace(opening, clean_shutdown=False, recovery_point=points.get(self.log, 0))
+        return opening
+
+    def _expire(self, opening: Opening) -> Opening:
+        """Deletes segments, with ``.deleted`` files removed; the opening after it."""
+        with KafkaLog(self.gateway, self.partition, replace(opening, background=True)) as log:
+            self.deleted, start = log.expire(), int(log.java.logStartOffset())
+        remove_deleted(self.partition)
+        self._move("log_starts", start or None)
+        return replace(opening, log_start_offset=start)
+
+    def _move(self, file: str, offset: int | None) -> None:
+        found = checkpoints(self.log_dir, file)
+        found = {log: at for log, at in {**found, self.log: offset}.items() if at is not None}
+        lines = [f"{' '.join(log.rsplit('-', 1))} {at}\n" for log, at in found.items()]
+        (self.log_dir / OFFSET_FILES[file]).write_text(f"0\n{len(lines)}\n{''.join(lines)}", encoding="utf-8")
 
     def _roll(self, opening: Opening) -> int | None:
         """Rolls the last segment, without changing its modification time; returns the base offset of the new, empty one."""
@@ -303,13 +312,9 @@ class _Sides:
             return
         if (seen := mine.seen_by(theirs)) != theirs:
             yield f"{seen}, Kafka's {theirs}"
-        for file in ("log_starts", "cleaner_offsets"):
-            found = [offsets_of(side, file).get(name) for side in (self.ours, self.kafkas)]
-            if found[0] != found[1]:
-                yield f"{file}: {found[0]}, Kafka's {found[1]}"
-        self._normalize(ours, kafkas, offsets_of(self.kafkas, "log_starts").get(name, 0))
+        self._normalize(ours, kafkas, checkpoints(self.kafkas, "log_starts").get(partition, 0))
         interval = int(self.scenario.config.get("index.interval.bytes", "4096"))
-        yield from differences(self.compared.judge, ours, kafkas, interval)
+        yield from different_logs(self.compared.judge, self.ours, self.kafkas, partition, interval)
         # a broker that loads an empty log forgets its leader epoch
         if self.scenario.deletes and any(file.stat().st_size for file in (self.before / partition).glob("*.log")):
             yield from state_differences(ours, kafkas)
@@ -364,24 +369,41 @@ def logs_of(log_dir: Path) -> list[str]:
     return sorted(path.name for path in log_dir.iterdir() if path.is_dir() and path.name != "__cluster_metadata-0")
 
 
-def clean_as_broker(gateway: Gateway, log_dir: Path, log: str, config: Mapping[str, str], as_of_ms: int) -> CleanResult | None:
-    """Segment deletion, if the policy includes it, then cleaning; ``None`` if nothing was cleaned.
+def clean_as_broker(gateway: Gateway, log_dir: Path, log: str, config: Mapping[str, str], as_of_ms: int) -> Outcome:
+    """Segment deletion, if the policy includes it, then cleaning.
 
     :param config: topic-level settings, ``cleanup.policy`` among them
     """
-    policy = config["cleanup.policy"]
-    marks, starts, cleaned, points = (
-        checkpoint(log_dir / f"{name}-offset-checkpoint") for name in ("replication", "log-start", "cleaner", "recovery-point")
-    )
-    start, clean = starts.get(log, 0), (log_dir / CLEAN_SHUTDOWN).exists()
-    opening = Opening(as_of_ms, config, start, marks.get(log, 0), clean, points.get(log, 0))
-    if policy == "compact,delete":
-        start = expire_partition(gateway, log_dir / log, opening).log_start_offset
-    if "compact" not in policy:
-        return None
-    opening = replace(opening, log_start_offset=start)
-    outcome = clean_partition_if_due(gateway, log_dir / log, opening, cleaned.get(log))
-    return outcome if isinstance(outcome, CleanResult) else None
+    return _Broker(gateway, log_dir, log, Opening(as_of_ms, config)).run()
+
+
+class Both(NamedTuple):
+    """A log directory cleaned by the job, and its copy by Kafka: reports and Kafka's outcomes by log, and what is different."""
+
+    reports: Mapping[str, LogReport]
+    outcomes: Mapping[str, Outcome]
+    problems: list[str]
+
+
+def cleaned_by_both(judge: Gateway, ours: Path, kafkas: Path, configs: TopicConfigs, as_of_ms: int, **options: Any) -> Both:
+    """``configs`` are those of the topics as the broker has them, ``options`` more of the job's."""
+    report = compact(ours, as_of=as_of_ms, kafka_version=judge.version, allow_keyless=True, **options)
+    reports, outcomes, found = {log.name: log for log in report.logs}, dict[str, Outcome](), list[str]()
+    for log in logs_of(kafkas):
+        theirs = clean_as_broker(judge, kafkas, log, configs.get(log.rsplit("-", 1)[0], INTERNAL), as_of_ms)
+        outcomes[log], mine = theirs, outcome_of(reports[log])
+        found += [f"{log}: {mine}, Kafka's {theirs}"] if mine.seen_by(theirs) != theirs else []
+        found += different_logs(judge, ours, kafkas, log)
+    return Both(reports, outcomes, found)
+
+
+def different_logs(judge: Gateway, ours: Path, kafkas: Path, log: str, interval: int = 4096) -> Iterator[str]:
+    """Of one log in two directories: its checkpoints, and its files."""
+    for file in ("log_starts", "cleaner_offsets"):
+        found = [checkpoints(side, file).get(log) for side in (ours, kafkas)]
+        if found[0] != found[1]:
+            yield f"{log}: {file}: {found[0]}, Kafka's {found[1]}"
+    yield from differences(judge, ours / log, kafkas / log, interval)
 
 
 def soon_after(log_dir: Path) -> int:
@@ -389,8 +411,9 @@ def soon_after(log_dir: Path) -> int:
     return max(file.stat().st_mtime_ns for file in log_dir.rglob("*.log")) // 10**6 + 60_000
 
 
-def checkpoint(path: Path) -> dict[str, int]:
-    """The entries of an offset checkpoint by log name; none if there is no such file."""
+def checkpoints(log_dir: Path, file: str) -> dict[str, int]:
+    """The entries of an offset checkpoint (``cleaner_offsets``) by log name; none if there is no such file."""
+    path = log_dir / OFFSET_FILES[file]
     lines = path.read_text(encoding="utf-8").splitlines()[2:] if path.exists() else []
     entries = (line.split() for line in lines)
     return {f"{topic}-{partition}": int(offset) for topic, partition, offset in entries}

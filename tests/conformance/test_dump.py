@@ -11,7 +11,8 @@ import shutil
 import string
 import struct
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,9 +106,7 @@ class TestSample:
             path.write_text("something")
         assert "Ignoring unknown file" in agree(kafka, files).err
 
-    def test_paths_are_shown_as_java_shows_them(
-        self, kafka: KafkaDump, tools: Gateway, sample: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_paths_are_shown_as_java_shows_them(self, kafka: KafkaDump, sample: Path) -> None:
         odd = Path("a") / "00000000000000000163.log"
         shown = f"{sample}//orders-0/./{odd.name}"
         theirs, ours = kafka.run([shown], "--deep-iteration"), our_dump([shown], "--deep-iteration")  # type: ignore[list-item]
@@ -308,76 +307,81 @@ class TestLookups:
         assert len(starts) > 10
 
 
-_GENERATED = "org.apache.kafka.coordinator.{}.generated."
-#: jar, the package of its messages, the table, the option that decodes them
+class Family(NamedTuple):
+    """Kafka's own messages of one kind: the jar that defines them, the package of their classes, our table, and the option that
+    decodes them. ``named``: of a jar with many others these only, with their types, and what our table calls them."""
+
+    jar: str
+    package: str
+    table: str
+    option: str = ""
+    named: Sequence[tuple[str, int, str]] = ()
+
+
+def _coordinator(name: str, table: str, option: str) -> Family:
+    return Family(f"kafka-{name}-coordinator", f"org.apache.kafka.coordinator.{name}.generated.", table, option)
+
+
+_CLIENTS = "kafka-clients", "org.apache.kafka.common.message."
+_REMOTE_LOG = "kafka-storage", "org.apache.kafka.server.log.remote.metadata.storage.generated."
 FAMILIES = {
-    "group": ("kafka-group-coordinator", _GENERATED.format("group"), message_schemas.GROUP_RECORDS, "--offsets-decoder"),
-    "transaction": (
-        "kafka-transaction-coordinator",
-        _GENERATED.format("transaction"),
-        message_schemas.TRANSACTION_RECORDS,
-        "--transaction-log-decoder",
+    "group": _coordinator("group", message_schemas.GROUP_RECORDS, "--offsets-decoder"),
+    "transaction": _coordinator("transaction", message_schemas.TRANSACTION_RECORDS, "--transaction-log-decoder"),
+    "share": _coordinator("share", message_schemas.SHARE_RECORDS, "--share-group-state-decoder"),
+    "metadata": Family(
+        "kafka-metadata", "org.apache.kafka.common.metadata.", message_schemas.METADATA_RECORDS, "--cluster-metadata-decoder"
     ),
-    "share": (
-        "kafka-share-coordinator",
-        _GENERATED.format("share"),
-        message_schemas.SHARE_RECORDS,
-        "--share-group-state-decoder",
+    "remote log": Family(*_REMOTE_LOG, message_schemas.REMOTE_LOG_RECORDS, "--remote-log-metadata-decoder"),
+    "control": Family(
+        *_CLIENTS,
+        message_schemas.CONTROL_RECORDS,
+        named=(
+            ("LeaderChangeMessage", 2, "LeaderChange"),
+            ("SnapshotHeaderRecord", 3, "SnapshotHeader"),
+            ("SnapshotFooterRecord", 4, "SnapshotFooter"),
+            ("KRaftVersionRecord", 5, "KRaftVersion"),
+            ("VotersRecord", 6, "KRaftVoters"),
+        ),
     ),
-    "metadata": (
-        "kafka-metadata",
-        "org.apache.kafka.common.metadata.",
-        message_schemas.METADATA_RECORDS,
-        "--cluster-metadata-decoder",
-    ),
-    "remote log": (
-        "kafka-storage",
-        "org.apache.kafka.server.log.remote.metadata.storage.generated.",
-        message_schemas.REMOTE_LOG_RECORDS,
-        "--remote-log-metadata-decoder",
+    "consumer protocol": Family(
+        *_CLIENTS,
+        message_schemas.CONSUMER_PROTOCOL,
+        named=(("ConsumerProtocolSubscription", 0, "subscription"), ("ConsumerProtocolAssignment", 1, "assignment")),
     ),
 }
-CLIENT_MESSAGES = (
-    (2, "LeaderChange", "LeaderChangeMessage", message_schemas.CONTROL_RECORDS),
-    (3, "SnapshotHeader", "SnapshotHeaderRecord", message_schemas.CONTROL_RECORDS),
-    (4, "SnapshotFooter", "SnapshotFooterRecord", message_schemas.CONTROL_RECORDS),
-    (5, "KRaftVersion", "KRaftVersionRecord", message_schemas.CONTROL_RECORDS),
-    (6, "KRaftVoters", "VotersRecord", message_schemas.CONTROL_RECORDS),
-    (0, "subscription", "ConsumerProtocolSubscription", message_schemas.CONSUMER_PROTOCOL),
-    (1, "assignment", "ConsumerProtocolAssignment", message_schemas.CONSUMER_PROTOCOL),
-)
 
 
-class Definition(NamedTuple):
-    """A message as Kafka defines it; ``kind`` is ``key``, ``value`` or the record type's name."""
-
-    java_name: str
-    type: int
-    kind: str
-    body: Mapping[str, Any]
-
-
-def definitions(jar: str) -> list[Definition]:
-    """The message definitions in a jar."""
-    path = next(path for path in map(Path, require_tools_classpath().split(":")) if f"{jar}-4" in path.name)
-    found = []
+def definitions(family: Family) -> dict[tuple[int, str], dict[str, Any]]:
+    """Kafka's definitions by type and kind: ``key``, ``value`` or the record type's name."""
+    path = next(path for path in map(Path, require_tools_classpath().split(":")) if f"{family.jar}-4" in path.name)
+    named = {java_name: (number, kind) for java_name, number, kind in family.named}
+    found: dict[tuple[int, str], dict[str, Any]] = {}
     with zipfile.ZipFile(path) as archive:
         for name in archive.namelist():
             if re.fullmatch(r"(common/)?(message|metadata)/(?!ProducerSnapshot)\w+\.json", name):
                 text = archive.read(name).decode()
                 body = json.loads(re.sub(r"^\s*//.*|(?<=[,\[{}\]\s])//.*", "", text, flags=re.MULTILINE))
                 kind = body["type"].removeprefix("coordinator-")
-                if kind == "metadata" and jar == "kafka-storage":
+                if kind == "metadata" and family.jar == "kafka-storage":
                     kind = body["name"].removesuffix("Record")
                 elif kind == "metadata":
                     kind = re.sub(r"(?<!^)(?=[A-Z])", "_", body["name"]).upper()
-                found.append(Definition(body["name"], body.get("apiKey", -1), kind, body))
+                if body["name"] in named or not named:
+                    found[named.get(body["name"], (body.get("apiKey", -1), kind))] = body
     return found
 
 
-def defined_fields(fields: list[dict[str, Any]], structs: Mapping[str, Any], only_version: bool) -> tuple[Field, ...]:
-    """Definitions of fields in the form of a table."""
-    return tuple(_defined_field(field, structs, only_version) for field in fields)
+def defined(number: int, kind: str, body: Mapping[str, Any]) -> Message:
+    """A definition in the form of a table."""
+    structs = {each["name"]: each["fields"] for each in body.get("commonStructs", [])}
+    flexible = body.get("flexibleVersions", "none")
+    return Message(
+        number,
+        kind,
+        Versions.parse(body["validVersions"]),
+        Versions(1 << 15, 1 << 15) if flexible == "none" else Versions.parse(flexible),
+        tuple(_defined_field(field, structs, body["validVersions"] == "0") for field in body["fields"]),
+    )
 
 
 def _defined_field(field: dict[str, Any], structs: Mapping[str, Any], only_version: bool) -> Field:
@@ -385,7 +389,8 @@ def _defined_field(field: dict[str, Any], structs: Mapping[str, Any], only_versi
     name = field["name"][0].lower() + field["name"][1:]
     versions = field.get("versions", field.get("taggedVersions", "0+"))
     base = kind.removeprefix("[]")
-    parts = defined_fields(field.get("fields") or structs[base], structs, only_version) if base[0].isupper() else ()
+    within = (field.get("fields") or structs[base]) if base[0].isupper() else ()
+    parts = tuple(_defined_field(part, structs, only_version) for part in within)
     made = Field(name, "{" if parts else base, parts)
     if kind != base:
         made = Field(name, "[", (made,))
@@ -401,56 +406,38 @@ def _defined_field(field: dict[str, Any], structs: Mapping[str, Any], only_versi
     return made
 
 
-def defined(definition: Definition, kind: int | None = None, name: str | None = None) -> Message:
-    """A definition in the form of a table."""
-    body = definition.body
-    structs = {each["name"]: each["fields"] for each in body.get("commonStructs", [])}
-    flexible = body.get("flexibleVersions", "none")
-    return Message(
-        definition.type if kind is None else kind,
-        definition.kind if name is None else name,
-        Versions.parse(body["validVersions"]),
-        Versions(1 << 15, 1 << 15) if flexible == "none" else Versions.parse(flexible),
-        defined_fields(body["fields"], structs, body["validVersions"] == "0"),
-    )
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_table_equals_kafkas_definition(family: str) -> None:
-    jar, _, table, _ = FAMILIES[family]
-    expected = {(each.type, each.kind): defined(each) for each in definitions(jar)}
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_a_table_equals_kafkas_definitions(family: Family) -> None:
+    expected = {of: defined(*of, body) for of, body in definitions(family).items()}
     assert len(expected) >= 2
-    assert read_table(table) == expected
+    assert read_table(family.table) == expected
 
 
-@pytest.mark.parametrize(("kind", "name", "java_name", "table"), CLIENT_MESSAGES)
-def test_messages_of_clients_equal_kafkas_definition(kind: int, name: str, java_name: str, table: str) -> None:
-    definition = next(each for each in definitions("kafka-clients") if each.java_name == java_name)
-    assert read_table(table)[kind, name] == defined(definition, kind, name)
+class Messages:
+    """Random messages of a family: the JSON that Kafka's converters read, and the bytes that its classes make of it."""
 
+    def __init__(self, gateway: Gateway, family: str, pick: random.Random) -> None:
+        self.gateway, self.pick, self._family = gateway, pick, FAMILIES[family]
+        self.table = read_table(self._family.table)
+        self._names = {of: body["name"] for of, body in definitions(self._family).items()}
+        self._mapper = gateway.cls("com.fasterxml.jackson.databind.ObjectMapper")()
 
-class Chance:
-    """Creates random values of fields, as the JSON that Kafka's converters read."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-
-    def structure(self, fields: tuple[Field, ...], version: int) -> dict[str, Json]:
+    def form(self, fields: tuple[Field, ...], version: int) -> dict[str, Json]:
         wanted = [field for field in fields if field.versions.includes(version)]
         return {
             field.name: self._value(field, version)
             for field in wanted
-            if not (field.is_tagged(version) and self._random.random() < 0.4)
+            if not (field.is_tagged(version) and self.pick.random() < 0.4)
         }
 
     def _value(self, field: Field, version: int) -> Json:
-        if field.nullable and self._random.random() < 0.3:
+        if field.nullable and self.pick.random() < 0.3:
             return None
-        pick = self._random
+        pick = self.pick
         if field.kind == "[":
             return [self._value(field.parts[0], version) for _ in range(pick.randrange(3))]
         if field.kind == "{":
-            return self.structure(field.parts, version)
+            return self.form(field.parts, version)
         if field.kind in ("bytes", "uuid"):
             raw = base64.b64encode(pick.randbytes(16 if field.kind == "uuid" else pick.randrange(9)))
             return raw.decode().rstrip("=").translate(str.maketrans("+/", "-_")) if field.kind == "uuid" else raw.decode()
@@ -464,44 +451,34 @@ class Chance:
         low, high = (0, (1 << bits) - 1) if field.kind.startswith("u") else (-(1 << bits - 1), (1 << bits - 1) - 1)
         return pick.choice([low, high, 0, pick.randint(low, high)])
 
-
-class JavaMessages:
-    """Converts JSON into the bytes of a record, with Kafka's classes."""
-
-    def __init__(self, gateway: Gateway, package: str) -> None:
-        self._gateway, self._package = gateway, package
-        self._mapper = gateway.cls("com.fasterxml.jackson.databind.ObjectMapper")()
-
-    def _message(self, java_name: str, form: Json, version: int) -> Any:
+    def _message(self, of: tuple[int, str], form: Json, version: int) -> Any:
         node = self._mapper.readTree(json.dumps(form))
-        return self._gateway.cls(f"{self._package}{java_name}JsonConverter").read(node, version)
+        return self.gateway.cls(f"{self._family.package}{self._names[of]}JsonConverter").read(node, version)
 
-    def key(self, java_name: str, form: Json) -> bytes:
+    def key(self, kind: int, form: Json = None) -> bytes:
         """A coordinator record's key."""
-        tools = self._gateway.cls("org.apache.kafka.common.protocol.MessageUtil")
-        return bytes(tools.toCoordinatorTypePrefixedBytes(self._message(java_name, form, 0)))
+        form = form or self.form(self.table[kind, "key"].fields, 0)
+        tools = self.gateway.cls("org.apache.kafka.common.protocol.MessageUtil")
+        return bytes(tools.toCoordinatorTypePrefixedBytes(self._message((kind, "key"), form, 0)))
 
-    def value(self, java_name: str, form: Json, version: int) -> bytes:
+    def value(self, of: tuple[int, str], version: int, form: Json = None) -> bytes:
         """A coordinator record's value."""
-        tools = self._gateway.cls("org.apache.kafka.common.protocol.MessageUtil")
-        return bytes(tools.toVersionPrefixedBytes(version, self._message(java_name, form, version)))
-
-    def metadata(self, java_name: str, kind: int, form: Json, version: int) -> bytes:
-        """A metadata record: frame version, type, version and message."""
-        return bytes((1, kind, version)) + self.value(java_name, form, version)[2:]
+        form = form or self.form(self.table[of].fields, version)
+        tools = self.gateway.cls("org.apache.kafka.common.protocol.MessageUtil")
+        return bytes(tools.toVersionPrefixedBytes(version, self._message(of, form, version)))
 
 
-def coordinator_records(java: JavaMessages, table: str, jar: str, chance: Chance) -> Iterator[tuple[bytes, bytes | None]]:
+Records = Iterator[tuple[bytes | None, bytes | None]]
+
+
+def coordinator_records(messages: Messages) -> Records:
     """Keys and values of every type in every version, a tombstone of each, and some that cannot be decoded."""
-    messages = read_table(table)
-    names = {(each.type, each.kind): each.java_name for each in definitions(jar)}
-    for kind in sorted(kind for kind, name in messages if name == "key"):
-        key = java.key(names[kind, "key"], chance.structure(messages[kind, "key"].fields, 0))
-        message = messages[kind, "value"]
+    for kind in sorted(kind for kind, name in messages.table if name == "key"):
+        key, versions = messages.key(kind), messages.table[kind, "value"].versions
         yield key, None
-        for version in range(message.versions.first, message.versions.last + 1):
+        for version in range(versions.first, versions.last + 1):
             for _ in range(3):
-                value = java.value(names[kind, "value"], chance.structure(message.fields, version), version)
+                value = messages.value((kind, "value"), version)
                 yield key, value
                 yield key, value[: len(value) // 2]
         yield key, b"\x00\x63" + value[2:]
@@ -511,85 +488,80 @@ def coordinator_records(java: JavaMessages, table: str, jar: str, chance: Chance
     yield b"\x7f\x00rest", b""
 
 
-@pytest.mark.parametrize("family", ["group", "transaction", "share"])
-@pytest.mark.parametrize("seed", range(3))
-def test_coordinator_records_are_printed_alike(tools: Gateway, tmp_path: Path, family: str, seed: int) -> None:
-    jar, package, table, option = FAMILIES[family]
-    found = coordinator_records(JavaMessages(tools, package), table, jar, Chance(seed))
-    made = tuple(Record(offset, T0, key, value) for offset, (key, value) in enumerate(found))
-    agree_on_records(tools, tmp_path, made, option)
-
-
 FRAMES = (b"", b"\x00\x02\x00", b"\x01\x7f\x00", b"\x01\xff\xff\x7f\x00", b"\x02", b"\x80\x80\x80\x80\x7f")
 
 
-@pytest.mark.parametrize("family", ["metadata", "remote log"])
-@pytest.mark.parametrize("seed", range(3))
-def test_records_with_frames_are_printed_alike(tools: Gateway, tmp_path: Path, family: str, seed: int) -> None:
-    jar, package, table, option = FAMILIES[family]
-    java, chance, remote = JavaMessages(tools, package), Chance(seed), family == "remote log"
-    names = {each.type: each.java_name for each in definitions(jar)}
-    # of a null value in the metadata of a remote log, Kafka's tool prints a NullPointerException
-    values: list[bytes | None] = [*FRAMES] if remote else [None, *FRAMES]
-    for kind, message in sorted((kind, message) for (kind, _), message in read_table(table).items()):
+def framed_records(messages: Messages, *, remote: bool = False) -> Records:
+    """Values that begin with frame version, type and version of their message; ``remote``: metadata of a remote log."""
+    yield from ((None, frame) for frame in FRAMES)
+    if not remote:
+        # of this one in the metadata of a remote log, Kafka's tool prints a NullPointerException
+        yield None, None
+    for (kind, name), message in sorted(messages.table.items()):
         for version in range(message.versions.last + 1):
             for number in range(40 if remote else 3):
-                form = chance.structure(message.fields, version)
+                form = messages.form(message.fields, version)
                 if remote:
                     # most are valid
                     form |= {name: number % 5 - (number == 1) for name in form if name.endswith("State")}
                     if "startOffset" in form and number % 4:
                         form |= {"startOffset": number, "endOffset": number + 1}
-                values.append(java.metadata(names[kind], kind, form, version))
-        last = values[-1] or b""
-        values += [last[:-1], last + b"more", *([last[:2] + b"\x05" + last[3:]] if remote else [])]
-    agree_on_records(tools, tmp_path, tuple(Record(offset, T0, None, value) for offset, value in enumerate(values)), option)
+                value = bytes((1, kind, version)) + messages.value((kind, name), version, form)[2:]
+                yield None, value
+        yield from ((None, other) for other in (value[:-1], value + b"more"))
+        if remote:
+            yield None, value[:2] + b"\x05" + value[3:]
 
 
-def test_messages_of_unknown_versions_and_malformed_varints_are_printed_alike(tools: Gateway, tmp_path: Path) -> None:
-    jar, package, table, option = FAMILIES["group"]
-    java, clients = JavaMessages(tools, package), JavaMessages(tools, "org.apache.kafka.common.message.")
-    names = {(each.type, each.kind): each.java_name for each in definitions(jar)}
-    chance, made = Chance(4), list[Record]()
-    message = read_table(table)[2, "value"]
-    key = java.key(names[2, "key"], {"group": "consumers"})
+def member_records(messages: Messages) -> Records:
+    """Groups whose members have subscriptions and assignments of all versions, which only those of consumers are read as."""
+    protocol = Messages(messages.gateway, "consumer protocol", messages.pick)
+    key, fields = messages.key(2, {"group": "consumers"}), messages.table[2, "value"].fields
+    for version in (0, 3, 4):
+        for own in range(4):
+            form = messages.form(fields, version) | {"protocolType": "consumer" if own else "connect"}
+            member = messages.form(fields[-1].parts[0].parts, version)
+            for of in protocol.table:
+                raw = protocol.value(of, own)
+                member[of[1]] = base64.b64encode(raw if own < 3 else raw[:-1]).decode()
+            yield key, messages.value((2, "value"), version, form | {"members": [member]})
+
+
+def odd_member_records(messages: Messages) -> Records:
+    """Assignments of unknown versions, and malformed varints."""
+    protocol = Messages(messages.gateway, "consumer protocol", messages.pick)
+    key, fields = messages.key(2, {"group": "consumers"}), messages.table[2, "value"].fields
     partitions: list[Json] = [{"topic": "t", "partitions": [1]}]
     for version in (0, 3, 4, 9, -1):
         for held in ([], partitions):
-            form = chance.structure(message.fields, 3) | {"protocolType": "consumer"}
-            raw = clients.value("ConsumerProtocolAssignment", {"assignedPartitions": held, "userData": None}, 3)
-            assignment = struct.pack(">h", version) + raw[2:]
-            member = chance.structure(message.fields[-1].parts[0].parts, 3)
-            form["members"] = [member | {"assignment": base64.b64encode(assignment).decode()}]
-            made.append(Record(len(made), T0, key, java.value(names[2, "value"], form, 3)))
-    for varint in (b"\xff\xff\xff\xff\xff", b"\x80\x81\x82\x83\x84\x01", b"\xff\xff"):
-        made.append(Record(len(made), T0, key, b"\x00\x04" + varint))
-    agree_on_records(tools, tmp_path, tuple(made), option)
+            form = messages.form(fields, 3) | {"protocolType": "consumer"}
+            raw = protocol.value((1, "assignment"), 3, {"assignedPartitions": held, "userData": None})
+            assignment = base64.b64encode(struct.pack(">h", version) + raw[2:]).decode()
+            member = messages.form(fields[-1].parts[0].parts, 3) | {"assignment": assignment}
+            yield key, messages.value((2, "value"), 3, form | {"members": [member]})
+    yield from ((key, b"\x00\x04" + varint) for varint in (b"\xff" * 5, b"\x80\x81\x82\x83\x84\x01", b"\xff\xff"))
 
 
-def test_records_of_consumer_groups_are_printed_alike(tools: Gateway, tmp_path: Path) -> None:
-    jar, package, table, option = FAMILIES["group"]
-    java, clients, chance = JavaMessages(tools, package), JavaMessages(tools, "org.apache.kafka.common.message."), Chance(9)
-    names = {(each.type, each.kind): each.java_name for each in definitions(jar)}
-    messages, protocol = read_table(table), read_table(message_schemas.CONSUMER_PROTOCOL)
-    made: list[Record] = []
-    for version in (0, 3, 4):
-        for own in range(4):
-            form = chance.structure(messages[2, "value"].fields, version)
-            form["protocolType"] = "consumer" if own else "connect"
-            member = chance.structure(messages[2, "value"].fields[-1].parts[0].parts, version)
-            for (_, name), message in protocol.items():
-                java_name = next(each[2] for each in CLIENT_MESSAGES if each[1] == name)
-                raw = clients.value(java_name, chance.structure(message.fields, own), own)
-                member[name] = base64.b64encode(raw if own < 3 else raw[:-1]).decode()
-            form["members"] = [member]
-            key = java.key(names[2, "key"], {"group": "consumers"})
-            made.append(Record(len(made), T0, key, java.value(names[2, "value"], form, version)))
-    agree_on_records(tools, tmp_path, tuple(made), option)
+#: a family, and the records of its topic
+WRITTEN: Mapping[str, tuple[str, Callable[[Messages], Records]]] = {
+    "of groups": ("group", coordinator_records),
+    "of transactions": ("transaction", coordinator_records),
+    "of share groups": ("share", coordinator_records),
+    "of the cluster": ("metadata", framed_records),
+    "of a remote log": ("remote log", partial(framed_records, remote=True)),
+    "of members": ("group", member_records),
+    "of odd members": ("group", odd_member_records),
+}
 
 
-def agree_on_records(tools: Gateway, directory: Path, made: tuple[Record, ...], option: str) -> None:
-    """Both tools print the same for a log of these records, and print all of them."""
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("what", WRITTEN)
+def test_records_that_kafka_writes_are_printed_alike(
+    kafka: KafkaDump, tools: Gateway, tmp_path: Path, what: str, seed: int
+) -> None:
+    family, records_of = WRITTEN[what]
+    found = enumerate(records_of(Messages(tools, family, random.Random(seed))))
+    made = tuple(Record(offset, T0, key, value) for offset, (key, value) in found)
     assert len(made) > 10
-    files = write_segments(directory, iter([(0, Batch(made).encode())]))
-    assert agree(KafkaDump(tools), files, option).problems == ()
+    files = write_segments(tmp_path, iter([(0, Batch(made).encode())]))
+    assert agree(kafka, files, FAMILIES[family].option).problems == ()

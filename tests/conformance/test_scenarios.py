@@ -1,31 +1,42 @@
-"""The job has the same result for every scenario and round as Kafka's own cleaner: files, times, offsets and figures;
-and for logs that no scenario has, because Kafka truncates them.
+"""The job has the same result for every scenario and random log and round as Kafka's own cleaner: files, times, offsets and
+figures; and for logs that no scenario has, because Kafka truncates them. ``scenarios/found.txt`` has the random logs for which
+it once had not.
+
+A chain of copies with ``--since``, each of a source that a broker appends to, has the logs of as many rounds of Kafka's own
+cleaner on a log with the same appends. ``make search`` draws other seeds, ``python -m tests.conformance.fuzz`` runs any number.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from compaction import count
-from compaction.certifier.certificate import Status
+from compaction.certifier.certificate import LogCertificate, Status
 from compaction.counting.byte_usage import STORED
-from compaction.names import CLEAN_SHUTDOWN
-from compaction.report import LogStatus
+from compaction.names import CLEAN_SHUTDOWN, TopicPartition
 from tests.certifier.certify import certify_copy
-from tests.conformance.compare import differences
-from tests.conformance.kafkas import Compared
-from tests.kafka.cleaner import CleanResult, clean_partition_if_due
+from tests.conformance import kafkas
+from tests.conformance.fuzz import Batch
+from tests.conformance.growing_logs import HOUR_MS, GrowingLogs, Logs
+from tests.conformance.kafkas import Compared, checkpoints, clean_as_broker, different_logs
 from tests.kafka.gateway import Gateway, shared_gateway
 from tests.kafka.jars import REFERENCE
 from tests.kafka.log import KafkaLog, Opening
 from tests.local_job import clean_locally
+from tests.memory import scratch
+from tests.oracle.random_logs import Flavour
 from tests.scenarios.language import DAY, ROUNDS, T, files, parse, scenarios
-from tests.scenarios.runner import Left, by, expire_in_place
+from tests.scenarios.plain import plainly
+from tests.scenarios.runner import Left, by, expire_in_place, outcome_of
+from tests.scenarios.test_drawn import plain
 
 pytestmark = pytest.mark.kafka
 
@@ -139,11 +150,72 @@ def test_a_log_truncated_over_a_marker_of_an_expired_producer_is_cleaned_as_by_k
         shutil.copytree(kafkas, copy)
         (copy.parent / CLEAN_SHUTDOWN).touch()
     report = clean_locally(ours.parent, ROUNDS[0], {"t": CONFIG})["t"]
-    cleaned = clean_partition_if_due(gateway, kafkas, Opening(ROUNDS[0], CONFIG), None)
-    assert differences(gateway, ours, kafkas) == []
+    theirs = clean_as_broker(gateway, kafkas.parent, "t-0", CONFIG, ROUNDS[0])
+    assert [*different_logs(gateway, ours.parent, kafkas.parent, "t-0")] == []
+    assert outcome_of(report).seen_by(theirs) == theirs
     # a snapshot at the end of the segment has the transaction: Kafka loads it, and holds the log back
-    assert (report.status is LogStatus.CLEANED) == isinstance(cleaned, CleanResult) == same_segment, report.reason
-    if isinstance(cleaned, CleanResult):
-        assert (report.end_offset, report.records_after) == (cleaned.end_offset, cleaned.stats.messages_written)
+    assert (theirs.end_offset is not None) is same_segment, report.reason
+    if same_segment:
         (certified,) = certify_copy(before.parent, ours.parent, ROUNDS[0], {"t": CONFIG}).logs
         assert (certified.status, certified.violations) == (Status.HOLDS, ())
+
+
+#: the first seed, and how many
+FIRST, LOGS = 40, 40
+GROWING: Logs = {
+    "plain": (Flavour(transactions=False, keys=40, batches=90), {}),
+    "few-keys": (Flavour(batches=60, keys=2), {}),
+    "transactions": (Flavour(batches=120, settled=0.6), {}),
+    "compressed": (Flavour(batches=90, codecs=(0, 1, 2, 3, 4)), {}),
+    "message-sets": (Flavour(batches=60, magics=(0, 1, 2), settled=0.5), {}),
+    "odd": (Flavour(batches=90, odd=0.4, settled=0.6), {}),
+    "ratio": (Flavour(batches=120, keys=30), {"min.cleanable.dirty.ratio": "0.5"}),
+    "lag": (Flavour(batches=120, keys=30), {"min.compaction.lag.ms": str(2 * HOUR_MS)}),
+    "at-once": (Flavour(batches=90, keys=5), {"delete.retention.ms": "0"}),
+}
+SEEDS = (0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow))
+
+
+@pytest.mark.usefixtures("gateway")
+def test_random_logs_equal_kafkas_after_every_round() -> None:
+    both = Batch(FIRST, LOGS).run()
+    assert both.failed == {}
+    assert both.cleaned > LOGS
+
+
+def test_the_plain_cleaner_leaves_what_kafka_leaves_after_every_round(gateway: Gateway) -> None:
+    """So it may judge the job where there is no Kafka (``tests/scenarios/test_drawn.py``)."""
+    with scratch() as root:
+        both = Compared(gateway, plainly(plain())).run(root, plain())
+    assert both.failed == {}
+    assert both.cleaned > len(plain())
+
+
+def test_what_verify_rejects_fails_a_log_unless_its_checkpoint_is_invented(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reject(before: Path, *_: Any, logs: Collection[TopicPartition], **__: Any) -> SimpleNamespace:
+        assert before.is_dir()
+        return SimpleNamespace(logs=[LogCertificate.violated(log, 0, "a record is lost") for log in logs])
+
+    monkeypatch.setattr(kafkas, "certify_copy", reject)
+    known = scenarios("found")["an-emptied-batch-has-no-codec"]
+    assert known.knows_what_was_cleaned
+    invented = replace(known, rounds=[replace(known.rounds[0], checkpoint=1), *known.rounds[1:]])
+    with scratch() as root:
+        both = Compared(gateway, by()).run(root, {"known": known, "invented": invented})
+    assert ["a record is lost" in problem for problems in both.failed.values() for problem in problems] == [True]
+    assert [*both.failed] == ["known"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_copy_equals_the_log_after_kafkas_rounds(gateway: Gateway, tmp_path: Path, seed: int) -> None:
+    logs = GrowingLogs(gateway, tmp_path, seed, GROWING)
+    assert logs.problems() == []
+    assert len(checkpoints(logs.kafkas, "cleaner_offsets")) == len(GROWING)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_damaged_copy_is_found_out_and_costs_no_record(gateway: Gateway, tmp_path: Path, seed: int) -> None:
+    logs = GROWING if seed else {name: GROWING[name] for name in ("few-keys", "transactions", "at-once")}
+    assert GrowingLogs(gateway, tmp_path, seed, logs, damaging=True).problems() == []

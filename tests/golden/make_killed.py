@@ -11,17 +11,24 @@ import json
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.conformance.kafkas import soon_after
-from tests.conformance.test_brokers import CONFIG, TOPICS, write_and_kill
+from tests.conformance.test_brokers import COMPACT, SEGMENT_BYTES, write
 from tests.golden import KILLED, KILLED_DIRS, served_by
+from tests.kafka.broker import Broker
 from tests.kafka.cleaner import CleanResult, clean_partition_if_due
+from tests.kafka.clients import Clients
 from tests.kafka.gateway import Gateway, shared_gateway
 from tests.kafka.log import Opening
 from tests.scenarios.runner import offsets_of
 
+CONFIG = {**COMPACT, "internal.segment.bytes": SEGMENT_BYTES}
+TOPICS = ("plain", "txn", "open")
+#: the high watermark is written every five seconds otherwise: what is above it is not cleaned, also after a kill
+NEVER_MARKED = {"replica.high.watermark.checkpoint.interval.ms": "3600000"}
 OVERRIDES: dict[str, dict[str, str]] = {"default": {}, "preallocating": {"log.preallocate": "true"}}
 
 
@@ -37,6 +44,25 @@ def main() -> int:
         subprocess.run(["tar", "--sparse", "--format=gnu", "-C", root, "-czf", KILLED, *names], check=True)
     print(f"{KILLED}: {KILLED.stat().st_size} bytes")
     return 0
+
+
+def write_and_kill(gateway: Gateway, log_dir: Path, overrides: Mapping[str, str]) -> None:
+    """Superseded records, aborted and committed transactions, and in ``open`` one that has not ended."""
+    with Broker(log_dir, {**NEVER_MARKED, **overrides}) as broker:
+        clients = Clients(gateway, broker.bootstrap)
+        for topic in TOPICS:
+            clients.create_topic(topic, 1, CONFIG)
+        write(clients, dict.fromkeys(TOPICS))
+        with clients.producer(transactional_id="y") as producer:
+            producer.java.initTransactions()
+            producer.java.beginTransaction()
+            producer.send("open", b"k1", b"not committed")
+            producer.flush()
+            with clients.producer() as other:
+                for at in range(60):
+                    other.send("open", b"k%d" % (at % 5), b"%d" % at * 20)
+            broker.kill()
+            producer.vanish()
 
 
 def _one(gateway: Gateway, root: Path, name: str) -> dict[str, Any]:

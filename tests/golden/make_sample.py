@@ -52,6 +52,8 @@ TOPICS: Mapping[str, tuple[int, Mapping[str, str]]] = {
 }
 #: cleaned by the broker once, with few records since: its dirty ratio is below the limit
 CLEANED = "inventory"
+#: of all topics that may be cleaned, as the broker has them; internal ones have others
+CONFIGS: Mapping[str, Mapping[str, str]] = {**{topic: config for topic, (_, config) in TOPICS.items()}, CLEANED: COMPACT}
 
 
 def main(arguments: list[str]) -> int:

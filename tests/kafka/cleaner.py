@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,17 +19,13 @@ from tests.kafka.log import KafkaLog, Opening, remove_deleted
 #: half of ``log.cleaner.io.buffer.size``: one buffer reads, one writes
 _IO_BUFFER_BYTES = 262_144
 _MAX_MESSAGE_BYTES = 1_048_588
-
-
-@dataclass(frozen=True)
-class CleanStats:
-    """``CleanerStats`` of one round."""
-
-    bytes_read: int
-    bytes_written: int
-    messages_read: int
-    messages_written: int
-    invalid_messages_read: int
+#: of ``CleanerStats``
+_FIGURES = {
+    "records_before": "messagesRead",
+    "records_after": "messagesWritten",
+    "bytes_before": "bytesRead",
+    "invalid_records": "invalidMessagesRead",
+}
 
 
 @dataclass(frozen=True)
@@ -52,19 +48,17 @@ class Selected:
 
 @dataclass(frozen=True)
 class CleanResult:
-    """The outcome of one round: ``end_offset`` is the new checkpoint."""
+    """The outcome of one round: ``end_offset`` is the new checkpoint, ``figures`` those of a ``LogReport``."""
 
-    selected: Selected
     end_offset: int
-    stats: CleanStats
+    figures: Mapping[str, int]
 
 
 def select(log: KafkaLog, checkpoint: int | None) -> Selected:
     """The range to clean, as the cleaner's manager computes it from its ``checkpoint`` entry."""
     gateway = log.gateway
-    # as a broker does every ten minutes; producers replayed from batches have not been checked yet
-    if log.checks_producers:
-        log.expire_producers()
+    # as a broker does every ten minutes
+    log.expire_producers()
     manager = gateway.named("LogCleanerManager")
     now_ms = log.clock.now_ms
     offsets = gateway.call_static(manager, "cleanableOffsets", log.java, gateway.option(checkpoint), now_ms)
@@ -93,9 +87,10 @@ def clean_open_log(log: KafkaLog, checkpoint: int | None, map_bytes: int = 4 << 
     end_offset, found = (
         (outcome.productElement(at) for at in range(2)) if gateway.in_scala else (outcome.getKey(), outcome.getValue())
     )
-    raw = gateway.fields(found)
-    stats = CleanStats(**{name: raw[_camel(name)] for name in CleanStats.__dataclass_fields__})
-    return CleanResult(selected, int(end_offset), stats)
+    stats = gateway.fields(found)
+    figures = {name: int(stats[of_kafka]) for name, of_kafka in _FIGURES.items()}
+    figures |= {"first_dirty_offset": selected.first_dirty_offset, "end_offset": int(end_offset)}
+    return CleanResult(int(end_offset), figures)
 
 
 def _log_to_clean(log: KafkaLog, first_dirty: int, first_uncleanable: int) -> Any:
@@ -168,11 +163,6 @@ def _opened(gateway: Gateway, path: Path, opening: Opening) -> Iterator[KafkaLog
             if not file.exists() or file.read_bytes() != content:
                 file.write_bytes(content)
             os.utime(file, ns=(mtime_ns, mtime_ns))
-
-
-def _camel(name: str) -> str:
-    head, *rest = name.split("_")
-    return head + "".join(part.capitalize() for part in rest)
 
 
 def _shared(gateway: Gateway) -> tuple[Any, Any]:

@@ -159,20 +159,12 @@ class Gateway:
         """Whether this version's log and cleaner are written in Scala."""
         return self.release < (4, 1)
 
-    def no_option(self) -> Any:
-        """An empty optional argument of its log or cleaner."""
-        return self.cls("scala.Option" if self.in_scala else "java.util.Optional").empty()
-
     def option(self, value: int | None) -> Any:
-        """An optional ``Long`` as its log and cleaner take it."""
-        optional = self.some(value)
-        return self.cls("scala.jdk.javaapi.OptionConverters").toScala(optional) if self.in_scala else optional
-
-    def some(self, value: int | None) -> Any:
-        """An ``Optional<Long>``: py4j alone would send a small number as an ``Integer``."""
+        """An optional ``Long`` as its log and cleaner take it: py4j alone would send a small number as an ``Integer``."""
         if value is None:
-            return self.cls("java.util.Optional").empty()
-        return self.cls("java.util.stream.LongStream").of(value).boxed().findFirst()
+            return self.cls("scala.Option" if self.in_scala else "java.util.Optional").empty()
+        optional = self.cls("java.util.stream.LongStream").of(value).boxed().findFirst()
+        return self.cls("scala.jdk.javaapi.OptionConverters").toScala(optional) if self.in_scala else optional
 
     def call(self, target: Any, method: str) -> Any:
         """Calls a method without arguments, of any visibility."""
@@ -200,13 +192,9 @@ class Gateway:
         answers = self.cls("java.util.HashMap")()
         kind = self.kind(interface)
         kinds = self.array("java.lang.Class", [kind])
-        handler = self._handler(answers)
-        return answers, self.cls("java.lang.reflect.Proxy").newProxyInstance(kind.getClassLoader(), kinds, handler)
-
-    def _handler(self, answers: Any) -> Any:
-        """An ``InvocationHandler``: (proxy, method, arguments) -> long-if-number(answers.get(method.getName()))."""
-        proxies = self.cls("java.lang.invoke.MethodHandleProxies")
-        return proxies.asInterfaceInstance(self.kind("java.lang.reflect.InvocationHandler"), self._answer.bindTo(answers))
+        proxies, handler = self.cls("java.lang.invoke.MethodHandleProxies"), self.kind("java.lang.reflect.InvocationHandler")
+        handles = proxies.asInterfaceInstance(handler, self._answer.bindTo(answers))
+        return answers, self.cls("java.lang.reflect.Proxy").newProxyInstance(kind.getClassLoader(), kinds, handles)
 
     @cached_property
     def _answer(self) -> Any:

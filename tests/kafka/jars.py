@@ -16,7 +16,6 @@ import time
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
 from urllib.parse import unquote, urlparse
 
 import pytest
@@ -98,17 +97,11 @@ def maven_classpath(*coordinates: str) -> str:
 
 
 def require_kafka_classpath(*more: str, version: str = REFERENCE) -> str:
-    """As ``kafka_classpath``; if it is not available the test is skipped with the reason, or fails if ``CI`` is set."""
+    """As ``kafka_classpath``; if it is not available the test is skipped with the reason."""
     try:
         return kafka_classpath(*more, version=version)
     except JarsUnavailableError as error:
-        _skip_or_fail(f"real Kafka {version} is not available: {error}")
-
-
-def _skip_or_fail(reason: str) -> NoReturn:
-    if os.environ.get("CI", "").lower() in ("", "0", "false"):
-        pytest.skip(reason)
-    raise JarsUnavailableError(reason)
+        pytest.skip(f"real Kafka {version} is not available: {error}")
 
 
 def require_tools_classpath() -> str:
@@ -119,7 +112,7 @@ def require_tools_classpath() -> str:
 def tiered_storage_jar(version: str) -> Path:
     """The test jar of kafka-storage with ``LocalTieredStorage``, resolved by Spark's Ivy: ``--packages`` takes no classifiers.
 
-    The test is skipped with the reason if it is not available, or fails if ``CI`` is set.
+    The test is skipped with the reason if it is not available.
     """
     # it imports this module
     from tests.kafka.gateway import java_executable
@@ -134,7 +127,7 @@ def tiered_storage_jar(version: str) -> Path:
         jar = Path(found.read_text(encoding="utf-8").strip()) if found.exists() else Path()
     if jar.is_file():
         return jar
-    _skip_or_fail(f"the test jar of kafka-storage is not available: {done.stdout[-300:]}")
+    pytest.skip(f"the test jar of kafka-storage is not available: {done.stdout[-300:]}")
 
 
 def _resolve(coordinates: tuple[str, ...], left_out: str) -> list[Path]:
@@ -147,18 +140,16 @@ def _resolve(coordinates: tuple[str, ...], left_out: str) -> list[Path]:
             jars = [Path(line) for line in known.read_text(encoding="utf-8").splitlines()]
             if jars and all(jar.exists() for jar in jars):
                 return jars
-        jars = _ask_spark_again(coordinates, left_out)
+        for attempt in range(_TRIES):
+            try:
+                jars = _ask_spark(coordinates, left_out)
+                break
+            except (JarsUnavailableError, subprocess.TimeoutExpired):
+                if attempt == _TRIES - 1:
+                    raise
+                time.sleep(_PAUSE_S)
         known.write_text("\n".join(map(str, jars)), encoding="utf-8")
         return jars
-
-
-def _ask_spark_again(coordinates: tuple[str, ...], left_out: str) -> list[Path]:
-    for _ in range(_TRIES - 1):
-        try:
-            return _ask_spark(coordinates, left_out)
-        except (JarsUnavailableError, subprocess.TimeoutExpired):
-            time.sleep(_PAUSE_S)
-    return _ask_spark(coordinates, left_out)
 
 
 def _memory(coordinates: tuple[str, ...]) -> Path:

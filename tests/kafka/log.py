@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from tests.kafka.gateway import Clock, Gateway
 
@@ -26,8 +26,7 @@ class Opening:
     state.
     ``recovery_point`` matters only after an unclean shutdown: segments from there on are read and indexed again.
     ``high_watermark`` of ``None`` is the log end.
-    ``background`` runs the tasks that Kafka schedules, at once if they are due. ``checks_producers``: the broker's check for
-    idle producers, every ten minutes, comes before its cleaner.
+    ``background`` runs the tasks that Kafka schedules, at once if they are due.
     """
 
     now_ms: int
@@ -37,7 +36,6 @@ class Opening:
     clean_shutdown: bool | None = None
     recovery_point: int = LONG_MAX
     background: bool = False
-    checks_producers: bool = True
 
 
 class KafkaLog:
@@ -48,7 +46,7 @@ class KafkaLog:
         self.path = path
         self.clock = Clock(gateway, opening.now_ms)
         self.scheduler = gateway.running_scheduler() if opening.background else gateway.idle_scheduler
-        self._background, self.checks_producers = opening.background, opening.checks_producers
+        self._background = opening.background
         clean = opening.clean_shutdown
         if clean is None:
             clean = not path.exists() or has_snapshot(path)
@@ -102,7 +100,7 @@ class KafkaLog:
 
     def roll(self) -> None:
         """Closes the active segment and opens the next one at the log end."""
-        self.java.roll(self.gateway.no_option())
+        self.java.roll(self.gateway.option(None))
 
     def write(self, segments: Iterable[Iterable[bytes]]) -> None:
         """Appends each inner group as one segment, in as few calls as possible; the last group becomes the active segment."""
@@ -147,21 +145,6 @@ class KafkaLog:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-
-class Expired(NamedTuple):
-    """The outcome of the delete policy on one log."""
-
-    segments_deleted: int
-    log_start_offset: int
-
-
-def expire_partition(gateway: Gateway, path: Path, opening: Opening) -> Expired:
-    """Runs Kafka's delete policy on the partition directory ``path`` in place, ``.deleted`` files removed at the end."""
-    with KafkaLog(gateway, path, replace(opening, background=True)) as log:
-        outcome = Expired(log.expire(), int(log.java.logStartOffset()))
-    remove_deleted(path)
-    return outcome
 
 
 def remove_deleted(path: Path) -> None:

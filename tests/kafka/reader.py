@@ -20,8 +20,13 @@ def kafka_records(gateway: Gateway, segment: Path) -> list[Record]:
         found = to_list(opened.records().iterator())
         kind = gateway.kind(gateway.named("Record"))
         simple = gateway.kind(gateway.named("SimpleRecord"))
-        offsets = gateway.fields(_mapped(gateway, found, kind, "offset", gateway.cls("java.lang.Long").TYPE))
-        rest = gateway.fields(_constructed(gateway, found, kind, simple))
+        lookup, type_of = (
+            gateway.cls("java.lang.invoke.MethodHandles").lookup(),
+            gateway.cls("java.lang.invoke.MethodType").methodType,
+        )
+        offset = lookup.findVirtual(kind, "offset", type_of(gateway.cls("java.lang.Long").TYPE))
+        copy = lookup.findConstructor(simple, type_of(gateway.cls("java.lang.Void").TYPE, kind))
+        offsets, rest = (gateway.fields(_mapped(gateway, found, handle)) for handle in (offset, copy))
     finally:
         opened.close()
     headers = (tuple((name.encode(), value) for name, value in headers_of(one["headers"])) for one in rest)
@@ -47,19 +52,7 @@ def _header_name(fields: dict[str, Any]) -> str:
     return (decoded(fields["keyBuffer"]) or b"").decode("utf-8", "replace")
 
 
-def _mapped(gateway: Gateway, items: Any, kind: Any, method: str, returns: Any) -> Any:
-    lookup = gateway.cls("java.lang.invoke.MethodHandles").lookup()
-    signature = gateway.cls("java.lang.invoke.MethodType").methodType(returns)
-    return _streamed(gateway, items, lookup.findVirtual(kind, method, signature))
-
-
-def _constructed(gateway: Gateway, items: Any, kind: Any, result: Any) -> Any:
-    lookup = gateway.cls("java.lang.invoke.MethodHandles").lookup()
-    signature = gateway.cls("java.lang.invoke.MethodType").methodType(gateway.cls("java.lang.Void").TYPE, kind)
-    return _streamed(gateway, items, lookup.findConstructor(result, signature))
-
-
-def _streamed(gateway: Gateway, items: Any, handle: Any) -> Any:
+def _mapped(gateway: Gateway, items: Any, handle: Any) -> Any:
     anything = gateway.kind("java.lang.Object")
     signature = gateway.cls("java.lang.invoke.MethodType").methodType(anything, anything)
     proxies = gateway.cls("java.lang.invoke.MethodHandleProxies")

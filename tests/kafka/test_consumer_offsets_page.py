@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from tests.kafka.broker import Broker
 from tests.kafka.clients import Clients
 from tests.kafka.gateway import Gateway
 from tests.kafka.jars import LOGGING_CONFIG, require_tools_classpath
+from tests.processes import started
 
 pytestmark = pytest.mark.kafka
 
@@ -67,15 +67,9 @@ class Session:
         elif command.startswith("kafka-server-start.sh"):
             self.broker = Broker(self.broker.log_dir)
         elif not command.startswith("export "):
-            given = {
-                "LOGS": str(self.broker.log_dir),
-                "BROKER": self.broker.bootstrap,
-                "COPY": str(self._place / "copy"),
-                "PATH": f"{self._place / 'bin'}{os.pathsep}{os.environ['PATH']}",
-                "PYTHONPATH": str(ROOT),
-            }
-            shell, env = ["sh", "-c", command], {**os.environ, **given}
-            done = subprocess.run(shell, cwd=self._place, env=env, capture_output=True, text=True, timeout=300, check=False)
+            place, path = self._place, f"{self._place / 'bin'}{os.pathsep}{os.environ['PATH']}"
+            given = {"LOGS": str(self.broker.log_dir), "BROKER": self.broker.bootstrap, "COPY": str(place / "copy")}
+            done = started(["sh", "-c", command], cwd=place, PATH=path, PYTHONPATH=str(ROOT), **given)
             assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
 

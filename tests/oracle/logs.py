@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from compaction.formats.producer_snapshot import ProducerEntry
 from tests.kafka.encode import CODECS, Batch, Legacy, Record
 from tests.oracle import compression
-from tests.oracle.producers import NaiveProducers
 from tests.oracle.records import decode
 from tests.oracle.segments import NaiveSegment, SegmentWriter
+from tests.oracle.txns import NaiveProducers
 
 ABORT, COMMIT, LEADER_CHANGE = 0, 1, 2
 

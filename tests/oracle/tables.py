@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from compaction.kernels.tables import BATCH_ROW, EMPTY_CONTROL, NOT_CONTROL
 from compaction.rules.log_view import Segment
-from tests.oracle.records import NaiveBatch
 from tests.oracle.segments import NaiveSegment
 
 _LONG_MAX = 2**63 - 1
@@ -33,16 +32,9 @@ def as_segment(segment: NaiveSegment) -> Segment:
 
 def batch_table(segment: NaiveSegment) -> NDArray[np.void]:
     """The segment's ``BATCH_ROW`` table."""
-    return np.array([_row(batch) for batch in segment.batches], dtype=BATCH_ROW)
-
-
-def _row(batch: NaiveBatch) -> tuple[int, ...]:
-    values = {**vars(batch), "size": len(batch.raw), "control_type": _control_type(batch)}
-    return tuple(values[name] for name in BATCH_ROW.names or ())
-
-
-def _control_type(batch: NaiveBatch) -> int:
-    if not batch.control:
-        return NOT_CONTROL
-    kind = batch.control_type()
-    return EMPTY_CONTROL if kind is None else kind
+    rows = []
+    for batch in segment.batches:
+        kind = batch.control_type() if batch.control else NOT_CONTROL
+        values = {**vars(batch), "size": len(batch.raw), "control_type": EMPTY_CONTROL if kind is None else kind}
+        rows.append(tuple(values[name] for name in BATCH_ROW.names or ()))
+    return np.array(rows, dtype=BATCH_ROW)

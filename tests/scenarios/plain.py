@@ -15,12 +15,11 @@ from compaction.config.entries import MAX_RECORD
 from tests.local_job import KAFKA, TopicConfigs, write_offsets
 from tests.oracle.cleaner import NaiveResult, NaiveRound, clean_log_naively, rules_in
 from tests.oracle.disk import read_partition, write_partition, write_producers
-from tests.oracle.producers import NaiveProducers
 from tests.oracle.records import KafkaRefuses, decode
 from tests.oracle.segments import NaiveSegment, write_segment
-from tests.scenarios.answers import Outcome
+from tests.oracle.txns import NaiveProducers
 from tests.scenarios.language import Scenario
-from tests.scenarios.runner import Outcomes, Shutdown, Way, files, offsets_of
+from tests.scenarios.runner import Outcome, Outcomes, Shutdown, Way, files, offsets_of
 
 _LONG_MAX = 2**63 - 1
 _BOUNDS = {

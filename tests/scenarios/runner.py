@@ -1,18 +1,20 @@
 """Carries out the rounds of scenarios: many logs in one directory, appended by a ``Writer`` and cleaned in a ``Way``.
 
 A way returns the outcome of each topic, and the directory that the next round continues. Those of this module are ours, and
-``files`` writes plain segment files; ``tests/conformance/kafkas.py`` has Kafka's.
+``files`` writes plain segment files; ``tests/conformance/kafkas.py`` has Kafka's. ``answer_of`` shows what is left.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from enum import Enum
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from compaction.engine import Engine
 from compaction.names import CLEAN_SHUTDOWN
@@ -22,12 +24,28 @@ from compaction.run.expire import delete_old_segments
 from compaction.run.sizing import Sizes
 from tests.local_job import KAFKA, OFFSET_FILES, TopicConfigs, clean_locally, read_offsets, request_for, write_offsets
 from tests.local_passes import LocalPasses
-from tests.oracle.records import decode
-from tests.scenarios.answers import Outcome, answer_of
+from tests.oracle.records import NaiveBatch, NaiveRecord, decode
 from tests.scenarios.language import KNOWN, MTIME, Scenario
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+class Outcome(NamedTuple):
+    """The offset up to which a log was cleaned, ``None`` if it was not; the number of segments that were deleted; why it could
+    not be cleaned; figures of the cleaning, those of a ``LogReport``. Kafka and the plain cleaner have some of them."""
+
+    end_offset: int | None
+    deleted: int = 0
+    refused: str = ""
+    figures: Mapping[str, Any] | None = None
+
+    def seen_by(self, other: Outcome) -> Outcome:
+        """With the figures that the other one has."""
+        if self.figures is None or other.figures is None:
+            return self
+        return self._replace(figures={name: self.figures[name] for name in other.figures})
+
 
 Outcomes = Mapping[str, Outcome]
 Way = Callable[[Path, int, TopicConfigs], tuple[Outcomes, Path]]
@@ -60,11 +78,12 @@ _OF_THE_RUN = ("log_dir", "seconds", "task_seconds", "reason")
 
 
 def outcomes(reports: Iterable[LogReport], *, compacted: bool = True) -> Outcomes:
-    """Of the logs of a run; one with the delete policy only compacts nothing."""
-    return {log.topic: _outcome(log, compacted=compacted) for log in reports}
+    """Of the logs of a run, by topic."""
+    return {log.topic: outcome_of(log, compacted=compacted) for log in reports}
 
 
-def _outcome(log: LogReport, *, compacted: bool) -> Outcome:
+def outcome_of(log: LogReport, *, compacted: bool = True) -> Outcome:
+    """Of a log; a run with the delete policy only compacts nothing."""
     if log.status is LogStatus.FAILED:
         return Outcome(None, refused=log.reason)
     if not compacted or log.status is LogStatus.SKIPPED:
@@ -239,3 +258,67 @@ def end_of(partition: Path) -> int:
     if last is None:
         return 0
     return max((batch.next_offset for batch in decode(last.read_bytes())), default=int(last.stem))
+
+
+_INDEXES = (".index", ".timeindex", ".txnindex")
+
+
+def answer_of(partition: Path, outcome: Outcome, log_start: int) -> list[str]:
+    """A partition directory after a round. The segments of a log that was left as it is are not repeated."""
+    end, deleted, refused, _ = outcome
+    if refused:
+        return ["refused"]
+    lines = [f"deleted {deleted}, log start {log_start}"] if deleted else []
+    lines.append("skipped" if end is None else f"cleaned to {end}")
+    segments = (_segment(path) for path in sorted(partition.glob("*.log")))
+    return [*lines, *(segments if deleted or end is not None else ())]
+
+
+def _segment(path: Path) -> str:
+    batches = list(decode(path.read_bytes()))
+    # a new segment has the time at which the program ran
+    shown = f"{' '.join(map(_batch, batches))} | {_digest(path, batches)}" if batches else "empty"
+    return f"{int(path.stem)}: {shown}"
+
+
+def _batch(batch: NaiveBatch) -> str:
+    if batch.control:
+        marker = {0: "abort", 1: "commit"}.get(batch.control_type() or 0, "control")
+        return f"{marker}.{batch.producer_id}@{batch.last_offset}"
+    return ",".join(map(_record, batch.records())) or f"({batch.last_offset})"
+
+
+def _record(record: NaiveRecord) -> str:
+    key = record.key
+    if key is None:
+        shown = "."
+    elif len(key) == 1 and key.isalpha():
+        shown = key.decode().upper() if record.value is None else key.decode()
+    else:
+        shown = f"0x{key[:4].hex()}{'…' if len(key) > 4 else ''}" if key else '""'
+        shown += "@"
+    return f"{shown}{record.offset}"
+
+
+def _digest(path: Path, batches: list[NaiveBatch]) -> str:
+    """Of the bytes of a segment's files; if batches are compressed, of their decoded content, and not of what depends on its
+    length."""
+    digest = sha256(str(path.stat().st_mtime_ns // 10**6).encode())
+    compressed = any(batch.codec for batch in batches)
+    for batch in batches:
+        for part in _content(batch) if compressed else [batch.raw]:
+            digest.update(part)
+    for suffix in (".txnindex",) if compressed else _INDEXES:
+        file = path.with_suffix(suffix)
+        # Kafka creates an index of an active segment when it first needs it
+        digest.update(suffix.encode() + (file.read_bytes() if file.exists() else b""))
+    return digest.hexdigest()[:8]
+
+
+def _content(batch: NaiveBatch) -> Iterator[bytes]:
+    fields = [
+        *(batch.attributes, batch.base_offset, batch.last_offset, batch.base_timestamp, batch.max_timestamp),
+        *(batch.leader_epoch, batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.count),
+    ]
+    yield struct.pack(f">{len(fields)}q", *fields)
+    yield repr(batch.records()).encode()

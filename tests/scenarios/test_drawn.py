@@ -34,11 +34,10 @@ from tests.oracle.disk import read_partition
 from tests.oracle.records import decode
 from tests.oracle.segments import NaiveSegment
 from tests.passes.random_cases import contents
-from tests.scenarios.answers import Outcome
 from tests.scenarios.draw import drawn
 from tests.scenarios.language import Round, Scenario
 from tests.scenarios.plain import as_broker, is_plain, plainly
-from tests.scenarios.runner import Left, Outcomes, Way, by, in_place, offsets_of, rounds_of
+from tests.scenarios.runner import Left, Outcome, Outcomes, Way, by, in_place, offsets_of, rounds_of
 
 T = TypeVar("T")
 

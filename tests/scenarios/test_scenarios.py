@@ -15,9 +15,9 @@ from tests.certifier.certify import certify
 from tests.local_job import KAFKA, TopicConfigs, clean_locally, resolver_of
 from tests.memory import scratch
 from tests.scenarios.draw import draw
+from tests.scenarios.finds import printed
 from tests.scenarios.language import Scenario, files, parse, scenarios, sections, with_answers
 from tests.scenarios.plain import is_plain, plainly
-from tests.scenarios.printer import printed
 from tests.scenarios.runner import (
     Outcomes,
     Way,

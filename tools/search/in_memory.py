@@ -1,4 +1,4 @@
-"""Case files: what a search has found, in a form that one quick test replays in memory (``tests/search/test_cases.py``).
+"""Case files: what a search has found, in a form that one quick test replays in memory (``tests/search/test_searches.py``).
 
 A file holds the search and the values that it had drawn, not its seed: a search may draw others from it later.
 """
