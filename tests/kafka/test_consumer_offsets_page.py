@@ -67,9 +67,15 @@ class Session:
         elif command.startswith("kafka-server-start.sh"):
             self.broker = Broker(self.broker.log_dir)
         elif not command.startswith("export "):
-            place, path = self._place, f"{self._place / 'bin'}{os.pathsep}{os.environ['PATH']}"
-            given = {"LOGS": str(self.broker.log_dir), "BROKER": self.broker.bootstrap, "COPY": str(place / "copy")}
-            done = started(["sh", "-c", command], cwd=place, PATH=path, PYTHONPATH=str(ROOT), **given)
+            done = started(
+                ["sh", "-c", command],
+                cwd=self._place,
+                LOGS=str(self.broker.log_dir),
+                BROKER=self.broker.bootstrap,
+                COPY=str(self._place / "copy"),
+                PATH=f"{self._place / 'bin'}{os.pathsep}{os.environ['PATH']}",
+                PYTHONPATH=str(ROOT),
+            )
             assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
 
