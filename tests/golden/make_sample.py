@@ -80,15 +80,11 @@ def write_cleaned_topic(gateway: Gateway, log_dir: Path) -> None:
                 send_round(producer, CLEANED, hour, keys=400, records=400)
             # the active segment, which becomes dirty when more is written
             send_round(producer, CLEANED, 5, keys=20, records=20)
-        await_cleaning(log_dir)
+        # until the cleaner has reached the active segment
+        active = max(int(path.stem) for path in (log_dir / f"{CLEANED}-0").glob("*.log"))
+        checkpoint, reached = log_dir / "cleaner-offset-checkpoint", f"{CLEANED} 0 {active}"
+        wait_until(lambda: checkpoint.exists() and reached in checkpoint.read_text(encoding="utf-8").splitlines())
         clients.set_config(CLEANED, {"min.cleanable.dirty.ratio": "0.5"})
-
-
-def await_cleaning(log_dir: Path) -> None:
-    """Waits until the cleaner has reached the active segment."""
-    active = max(int(path.stem) for path in (log_dir / f"{CLEANED}-0").glob("*.log"))
-    checkpoint = log_dir / "cleaner-offset-checkpoint"
-    wait_until(lambda: checkpoint.exists() and f"{CLEANED} 0 {active}" in checkpoint.read_text(encoding="utf-8").splitlines())
 
 
 def write_topics(gateway: Gateway, log_dir: Path) -> None:

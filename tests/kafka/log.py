@@ -85,18 +85,17 @@ class KafkaLog:
 
         Each argument is one append, so a segment may roll between two of them; index entries fall per batch either way.
         """
-        records, wrap = self.gateway.cls(self.gateway.named("MemoryRecords")), self._wrap
         for batch in batches:
-            self.java.appendAsFollower(records.readableRecords(wrap(batch)), leader_epoch)
+            self.java.appendAsFollower(self._readable(batch), leader_epoch)
 
     def append_as_leader(self, batch: bytes, origin: str) -> None:
         """Appends as a leader does, which sets offsets, timestamps and epoch; ``origin`` as ``AppendOrigin`` has it."""
-        records = self.gateway.cls(self.gateway.named("MemoryRecords")).readableRecords(self._wrap(batch))
         kind = self.gateway.cls(self.gateway.named("AppendOrigin")).valueOf(origin)
-        self.java.appendAsLeader(records, 0, kind)
+        self.java.appendAsLeader(self._readable(batch), 0, kind)
 
-    def _wrap(self, batch: bytes) -> Any:
-        return self.gateway.cls("java.nio.ByteBuffer").wrap(batch)
+    def _readable(self, batch: bytes) -> Any:
+        records = self.gateway.cls(self.gateway.named("MemoryRecords"))
+        return records.readableRecords(self.gateway.cls("java.nio.ByteBuffer").wrap(batch))
 
     def roll(self) -> None:
         """Closes the active segment and opens the next one at the log end."""
