@@ -34,7 +34,7 @@ _SHARED = {"spark": "spark: SparkSession", "kafka": "gateway: Gateway"}
 #: what takes longest begins first, in this order: what began last would run alone at the end
 _LONGEST = ("spark", "kafka", *(f"tests/{name}.py" for name in (
     "cluster/test_connect", "scenarios/test_drawn", "object_store/test_any_store", "crash/test_kill",
-    "conformance/test_versions", "cluster/test_cluster", "crash/test_retries", "kernels/test_modes", "airflow/test_dag",
+    "conformance/test_versions", "cluster/test_cluster", "crash/test_retries", "kernels/test_compiling", "airflow/test_dag",
     "spark/test_other_users", "trust/test_lying_storage", "damage/test_bombs", "notebooks/test_notebooks",
     "trust/test_error_loop", "files/test_other_systems", "object_store/test_object_store", "crash/test_beside_a_broker",
 )))  # fmt: skip

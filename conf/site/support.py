@@ -77,7 +77,7 @@ KIPS = (
     Kip("534", "delete horizon", APPLIED, "by the rules of 3.1 and newer", "tests/scenarios/cleaning.txt", ("delete.retention.ms",)),
     Kip("724", "v2 alone", APPLIED, "by the rules of 4.0 and newer, magic 0 and 1 become v2 when they lose records", "tests/conformance/test_versions.py"),
     Kip("848", "consumer groups", READ, "their offsets topic is cleaned by its policy, as any other, and printed by `dump-log`", "tests/conformance/test_dump.py"),
-    Kip("854", "expiration of producers", APPLIED, "by the rules of 3.4 and newer", "tests/log/settings/test_log_settings.py"),
+    Kip("854", "expiration of producers", APPLIED, "by the rules of 3.4 and newer", "tests/log/settings/test_settings.py"),
     Kip("890", "transactions that bump epochs", APPLIED, "a marker may have a newer epoch than its data", "tests/scenarios/transactions.txt"),
     Kip("932", "share groups", READ, "their state topic is cleaned by its policy, as any other, and printed by `dump-log`", "tests/conformance/test_dump.py"),
     Kip("1150", "diskless topics", NOT_APPLICABLE, f"not in Kafka up to {NEWEST}; such a topic has no log directory"),

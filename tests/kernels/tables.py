@@ -1,7 +1,9 @@
-"""Segments as arguments of kernels: raw bytes, batch tables and decompressed records."""
+"""Arguments of kernels: segments as raw bytes, batch tables and decompressed records; memory that ends where data does."""
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from typing import NamedTuple
 
 import numpy as np
@@ -48,3 +50,21 @@ def scanned(log: bytes) -> Blocks:
         spans[row] = len(scratch), len(scratch) + len(plain), 1
         scratch += plain
     return Blocks(raw, as_array(scratch), rows, spans)
+
+
+class Fenced:
+    """One page between two that cannot be touched; data lies at its very start or its very end."""
+
+    def __init__(self) -> None:
+        page = mmap.PAGESIZE
+        self._map = mmap.mmap(-1, 3 * page)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        for address in (start, start + 2 * page):
+            assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address), ctypes.c_size_t(page), 0) == 0
+        self.page = np.frombuffer(self._map, np.uint8)[page : 2 * page]
+
+    def place(self, data: bytes, *, last: bool) -> Bytes:
+        """``data`` at one end of the page."""
+        room = self.page[len(self.page) - len(data) :] if last else self.page[: len(data)]
+        room[:] = np.frombuffer(data, np.uint8)
+        return room

@@ -1,28 +1,42 @@
-"""Locks and claims of a run: without working locks, exactly one of several runs gets a directory, in any order of their steps
-and with any planted claim; the others fail before an irreversible step. Which log directories are on a local disk, by the
-kernel's list of mounts."""
+"""Files of a log directory that runs share with each other and with brokers. Locks and claims: without working locks, exactly
+one of several runs gets a directory, in any order of their steps and with any planted claim; the others fail before an
+irreversible step. Which directories are on a local disk, by the kernel's list of mounts. Checkpoints: what is read, what a
+change leaves alone, and that a stop never garbles one."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from compaction.errors import LockedError, StorageError, UsageError
+from compaction.errors import CorruptLogError, LockedError, StorageError, UsageError
 from compaction.files.durable import run_alone
+from compaction.files.filesystem import FileSystem
 from compaction.files.local import LocalFileSystem
 from compaction.log import access as mounts
 from compaction.log.access import NO_OWNER, Claim, Identity, Owner, Purpose, access, is_claim, require_still_unlocked
-from compaction.names import LOCK
+from compaction.log.checkpoint_store import Change, CheckpointFiles, read_checkpoints
+from compaction.names import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOCK,
+    LOG_STARTS,
+    META_PROPERTIES,
+    RECOVERY_POINTS,
+    TopicPartition,
+)
 from compaction.output.swap import replace_segments
 from tests.crash.surroundings import small_disk
-from tests.disk import FaultyFileSystem, Operation, WatchedFileSystem
+from tests.disk import FaultyFileSystem, Operation, WatchedFileSystem, crash_states
 from tests.files.test_lock import held_elsewhere, try_elsewhere
 from tests.output.test_swap import END, HERE, LOG_DIR, PLAIN, dirty_log, everything, write_cleaned
 
@@ -60,15 +74,11 @@ def test_a_run_that_began_after_a_copy_does_not_win(tmp_path: Path) -> None:
     assert try_elsewhere(tmp_path) == "free\n" and names(tmp_path) == [LOCK]
 
 
-def test_a_run_that_only_reads_creates_no_file(tmp_path: Path) -> None:
-    with access(FS, [str(tmp_path)], Purpose.SHARE):
-        assert names(tmp_path) == []
-
-
 def test_a_copying_run_detects_a_broker_that_started_since(tmp_path: Path) -> None:
     """There was no lock file to share, and the run may not make one."""
-    with access(FS, [str(tmp_path)], Purpose.SHARE), held_elsewhere(tmp_path):
-        with pytest.raises(LockedError, match="locked this directory while the logs were copied"):
+    with access(FS, [str(tmp_path)], Purpose.SHARE):
+        assert names(tmp_path) == []
+        with held_elsewhere(tmp_path), pytest.raises(LockedError, match="locked this directory while the logs were copied"):
             require_still_unlocked(FS, [str(tmp_path)])
 
 
@@ -155,13 +165,6 @@ def test_a_live_run_keeps_its_claim_when_a_lower_number_becomes_free(monkeypatch
     assert fs.listdir("/logs") == [".compaction-run.00000001"]
 
 
-def test_a_removed_claim_is_not_valid(tmp_path: Path) -> None:
-    claim = take(tmp_path)
-    (tmp_path / claims(tmp_path)[0]).unlink()
-    with pytest.raises(StorageError, match="taken over"):
-        claim.require()
-
-
 def test_the_claim_of_a_killed_run_of_this_machine_is_superseded(tmp_path: Path) -> None:
     over = replace(Identity.of_this_process(), started="before", token="of another")
     (tmp_path / ".compaction-run.00000007").write_text(json.dumps(asdict(over)))
@@ -243,10 +246,9 @@ def test_the_last_claim_is_named_if_no_further_claim_can_be_created(tmp_path: Pa
 
 
 def test_a_claim_number_is_granted_once(tmp_path: Path) -> None:
-    assert FS.link_new(str(tmp_path / ".compaction-run.00000001"), b"{}", str(tmp_path))
-    assert not FS.link_new(str(tmp_path / ".compaction-run.00000001"), b"other", str(tmp_path))
-    assert (tmp_path / ".compaction-run.00000001").read_bytes() == b"{}"
-    assert len(list(tmp_path.iterdir())) == 1
+    path = tmp_path / ".compaction-run.00000001"
+    assert [FS.link_new(str(path), data, str(tmp_path)) for data in (b"{}", b"other")] == [True, False]
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (b"{}", [path])
 
 
 class TakenOver(Owner):
@@ -293,6 +295,9 @@ def of(path: Path, *lines: str) -> list[str]:
 def test_mount_points_are_listed_with_their_escapes_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounts, "_mounts", lambda: of(tmp_path, *MOUNTS))
     assert mounts.mount_points() == {"/", "/srv/with space", "/var/lib/kafka"}
+    # also a bind mount on the same disk
+    monkeypatch.setattr(mounts, "_mounts", lambda: of(tmp_path, f"23 21 {{device}} /part {tmp_path} rw - ext4 /dev/vda rw"))
+    assert (mounts.is_mount_point(str(tmp_path)), mounts.is_mount_point(str(tmp_path.parent))) == (True, False)
 
 
 @pytest.mark.parametrize(("kinds", "local"), [(["ext4"], True), (["nfs4"], False), (["ext4", "nfs4"], False), ([], False)])
@@ -302,13 +307,190 @@ def test_a_disk_is_local_only_if_all_its_mounts_are(
     lines = [f"21 1 {{device}} / /{kind} rw shared:1 - {kind} x rw" for kind in kinds]
     monkeypatch.setattr(mounts, "_mounts", lambda: of(tmp_path, *lines))
     assert mounts.is_local(str(tmp_path)) is local
-
-
-def test_a_missing_path_is_not_known_to_be_local(tmp_path: Path) -> None:
     assert not mounts.is_local(str(tmp_path / "missing"))
 
 
-def test_a_bind_mount_on_the_same_disk_is_a_mount_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mounts, "_mounts", lambda: of(tmp_path, f"23 21 {{device}} /part {tmp_path} rw - ext4 /dev/vda rw"))
-    assert mounts.is_mount_point(str(tmp_path))
-    assert not mounts.is_mount_point(str(tmp_path.parent))
+A, B = TopicPartition("a", 0), TopicPartition("b.c", 12)
+PATH = f"/logs/{CLEANER_OFFSETS}"
+GARBLED = [b"1\n0\n", b"x\n", b"0\n2\na 0 5\n", b"0\n1\na 0\n", b"0\n1\na 0 x\n", b"\xff\xfe", b"0\n-1\n"]
+
+
+def change(fs: FileSystem, *changes: Change, name: str = CLEANER_OFFSETS, files: CheckpointFiles | None = None) -> None:
+    files = CheckpointFiles(fs) if files is None else files
+    for each in changes:
+        run_alone(fs, files.file("/logs", name).change(each))
+
+
+def log_dir(**files: bytes) -> FaultyFileSystem:
+    fs = FaultyFileSystem()
+    fs.mkdir("/logs")
+    for name, data in files.items():
+        fs.put(f"/logs/{name}", data)
+    return fs.settle()
+
+
+def with_offsets(*entries: str) -> FaultyFileSystem:
+    """A directory with these entries of the cleaner."""
+    return log_dir(**{CLEANER_OFFSETS: "\n".join(["0", str(len(entries)), *entries, ""]).encode()})
+
+
+def test_each_file_has_its_own_offsets() -> None:
+    files = {LOG_STARTS: b"0\n1\na 0 1\n", HIGH_WATERMARKS: b"0\n1\na 0 2\n", CLEANER_OFFSETS: b"0\n2\na 0 3\nb.c 12 4\n"}
+    found = read_checkpoints(log_dir(**files), "/logs")
+    assert (found.log_starts, found.high_watermarks, found.cleaner_offsets) == ({A: 1}, {A: 2}, {A: 3, B: 4})
+    found.require_valid()
+
+
+@pytest.mark.parametrize("data", [None, b"", b"0\n", b"0\n0\n"])
+def test_missing_and_empty_files_have_no_entries(data: bytes | None) -> None:
+    found = read_checkpoints(log_dir(**({} if data is None else {CLEANER_OFFSETS: data})), "/logs")
+    found.require_valid()
+    assert found.cleaner_offsets == {}
+
+
+@pytest.mark.parametrize(
+    ("files", "recovery_points"),
+    [
+        pytest.param({}, None, id="no broker has used the directory"),
+        pytest.param({RECOVERY_POINTS: b"0\n1\na 0 7\n"}, {A: 7}, id="killed"),
+        pytest.param({RECOVERY_POINTS: b"noise"}, {}, id="killed, recovers everything"),
+        pytest.param({META_PROPERTIES: b""}, {}, id="killed before the first recovery points were written"),
+        pytest.param({META_PROPERTIES: b"", CLEAN_SHUTDOWN: b""}, None, id="shut down cleanly without them"),
+        pytest.param({RECOVERY_POINTS: b"0\n1\na 0 7\n", CLEAN_SHUTDOWN: b""}, None, id="shut down cleanly"),
+    ],
+)
+def test_recovery_points_count_if_the_broker_was_killed(
+    files: dict[str, bytes], recovery_points: dict[TopicPartition, int] | None
+) -> None:
+    found = read_checkpoints(log_dir(**files), "/logs")
+    found.require_valid()
+    assert found.recovery_points == recovery_points
+
+
+@pytest.mark.parametrize("data", GARBLED)
+@pytest.mark.parametrize("name", [CLEANER_OFFSETS, LOG_STARTS, HIGH_WATERMARKS])
+def test_a_malformed_file_is_reported_with_its_name_and_not_changed(name: str, data: bytes) -> None:
+    fs = log_dir(**{name: data})
+    with pytest.raises(CorruptLogError) as caught:
+        read_checkpoints(fs, "/logs").require_valid()
+    assert caught.value.path == f"/logs/{name}"
+    with pytest.raises(CorruptLogError):
+        change(fs, Change(A, 7), name=name)
+    assert fs.read_bytes(f"/logs/{name}") == data
+
+
+CHANGES = [
+    ([Change(A, 7)], b"0\n2\na 0 7\nb.c 12 4\n"),
+    ([Change(TopicPartition("new", 1), 9)], b"0\n3\na 0 3\nb.c 12 4\nnew 1 9\n"),
+    ([Change(A, None)], b"0\n1\nb.c 12 4\n"),
+    ([Change(A, None), Change(B, None)], b"0\n0\n"),
+    ([Change(TopicPartition("other", 0), None)], b"0\n2\na 0 3\nb.c 12 4\n"),
+    # of an expected value
+    ([Change(A, 9, (3,))], b"0\n2\na 0 9\nb.c 12 4\n"),
+    ([Change(A, 9, (None,)), Change(A, 9, (4,))], b"0\n2\na 0 3\nb.c 12 4\n"),
+]
+
+
+@pytest.mark.parametrize(("changes", "expected"), CHANGES)
+def test_a_change_keeps_other_entries_and_is_durable(changes: list[Change], expected: bytes) -> None:
+    fs = with_offsets("a 0 3", "b.c 12 4")
+    change(fs, *changes)
+    for seed in (None, 1, 2, 3):
+        assert fs.after_power_loss(seed).read_bytes(PATH) == expected
+    assert fs.listdir("/logs") == [CLEANER_OFFSETS]
+
+
+def test_an_unchanged_file_is_not_written() -> None:
+    fs = with_offsets("a 0 3")
+    done = fs.done
+    change(fs, Change(A, 3))
+    assert fs.done == done
+
+
+def test_a_new_file_takes_mode_and_owner_of_the_one_named() -> None:
+    fs = log_dir(meta=b"")
+    fs.inode("/logs/meta").mode = 0o600
+    change(fs, Change(A, 1, like="/logs/meta"))
+    found = fs.stat(PATH)
+    assert found is not None and found.mode == 0o600
+
+
+@pytest.mark.parametrize("before", [None, b"0\n1\na 0 3\n"])
+def test_a_crash_at_any_operation_leaves_the_old_or_the_new_file(before: bytes | None) -> None:
+    def make(step: int | None) -> FaultyFileSystem:
+        fs = log_dir(**({} if before is None else {CLEANER_OFFSETS: before}))
+        return fs.run_until(step, lambda fs: change(fs, Change(A, 8)))
+
+    seen = set()
+    for name, fs in crash_states(make):
+        found = fs.read_bytes(PATH) if fs.stat(PATH) is not None else None
+        assert found in (before, b"0\n1\na 0 8\n"), name
+        seen.add(found)
+    assert len(seen) == 2
+
+
+def syncs_slowly(operation: Operation) -> None:
+    """As a disk does."""
+    if operation.name == "fsync":
+        time.sleep(0.01)
+
+
+def test_changes_of_many_threads_are_batched_into_few_writes() -> None:
+    fs, logs = WatchedFileSystem(log_dir(), syncs_slowly), [TopicPartition("t", number) for number in range(200)]
+    files = CheckpointFiles(fs)
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda tp: change(fs, Change(tp, tp.partition), files=files), logs))
+    assert read_checkpoints(fs, "/logs").cleaner_offsets == {tp: tp.partition for tp in logs}
+    assert sum(step.name == "rename" for step in fs.log) <= 100
+    assert fs.read_bytes(PATH).decode().splitlines()[2:] == [f"t {number} {number}" for number in range(200)]
+
+
+def test_an_entry_is_returned_during_a_write_without_reading_the_file_again() -> None:
+    logs = [TopicPartition("t", number) for number in range(200)]
+    fs = WatchedFileSystem(with_offsets(*(f"t {number} {number}" for number in range(200))), syncs_slowly)
+    files = CheckpointFiles(fs)
+
+    def move(tp: TopicPartition) -> int | None:
+        before = files.file("/logs", CLEANER_OFFSETS).offset(tp)
+        change(fs, Change(tp, 1000, (before,)), files=files)
+        return before
+
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(move, logs)) == list(range(200))
+    assert read_checkpoints(fs, "/logs").cleaner_offsets == dict.fromkeys(logs, 1000)
+    # once by the run, once by the line above
+    assert sum((step.name, step.path) == ("read", PATH) for step in fs.log) == 2
+
+
+def test_changes_by_another_process_are_detected() -> None:
+    fs = with_offsets("a 0 3")
+    files = CheckpointFiles(fs)
+    assert files.file("/logs", CLEANER_OFFSETS).offset(A) == 3
+    fs.put(PATH, b"0\n2\na 0 5\nb.c 12 6\n")
+    assert files.file("/logs", CLEANER_OFFSETS).offset(A) == 5
+    change(fs, Change(A, 7), files=files)
+    assert read_checkpoints(fs, "/logs").cleaner_offsets == {A: 7, B: 6}
+
+
+def test_all_waiting_threads_fail_on_a_malformed_file() -> None:
+    fs = log_dir(**{CLEANER_OFFSETS: b"noise"})
+    files = CheckpointFiles(fs)
+
+    def refused(number: int) -> None:
+        with pytest.raises(CorruptLogError):
+            change(fs, Change(TopicPartition("t", number), 1), files=files)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(refused, range(32)))
+    assert fs.read_bytes(PATH) == b"noise"
+
+
+def test_an_unreadable_checkpoint_is_damage_of_its_directory() -> None:
+    def broken(operation: Operation) -> None:
+        if operation.name == "read":
+            raise StorageError("cannot read: Input/output error", path=operation.path)
+
+    found = read_checkpoints(WatchedFileSystem(with_offsets(), broken), "/logs")
+    assert [str(error) for error in found.damage] == [f"{PATH}: cannot read: Input/output error"]
+    with pytest.raises(StorageError):
+        found.require_valid()

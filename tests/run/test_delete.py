@@ -65,15 +65,15 @@ def test_a_dry_run_reports_what_a_run_does_and_writes_nothing(logs: Path) -> Non
     assert tree(logs) != before
 
 
-def with_stored(logs: Path, topic: str, name: str, value: str) -> None:
-    """Appends a record to the metadata log, as a controller of another version might."""
+def store(logs: Path, *values: bytes) -> None:
+    """Appends records to the metadata log, as a controller of another version might."""
     log = max((logs / "__cluster_metadata-0").glob("*.log"))
-    batch = Batch([Record(10**6, 1, None, stored_config(topic, name, value))]).encode()
-    log.write_bytes(log.read_bytes() + batch)
+    records = [Record(10**6 + at, 1, None, value) for at, value in enumerate(values)]
+    log.write_bytes(log.read_bytes() + Batch(records).encode())
 
 
 def test_a_bad_value_in_the_metadata_log_fails_the_logs_of_its_topic(logs: Path) -> None:
-    with_stored(logs, "clickstream", "retention.ms", "-7")
+    store(logs, stored_config("clickstream", "retention.ms", "-7"))
     report = by_name(delete_old_segments(LocalPasses, request(logs)))
     assert {name for name, log in report.items() if log.status is LogStatus.FAILED} == {"clickstream-0", "clickstream-1"}
     assert "retention.ms = '-7' is less than -1" in report["clickstream-0"].reason
@@ -83,11 +83,8 @@ def test_a_bad_value_in_the_metadata_log_fails_the_logs_of_its_topic(logs: Path)
 def test_an_unreadable_metadata_log_fails_the_logs_of_its_directory(logs: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(logs / "clickstream-0", other / "clickstream-0")
-    with_stored(logs, "clickstream", "retention.ms", "1")
-    log = max((logs / "__cluster_metadata-0").glob("*.log"))
-    # a record frame of an unknown version
-    batch = Batch([Record(10**6 + 1, 1, None, b"\x09\x04\x00")]).encode()
-    log.write_bytes(log.read_bytes() + batch)
+    # the second is a record frame of an unknown version
+    store(logs, stored_config("clickstream", "retention.ms", "1"), b"\x09\x04\x00")
     found = (*logs_in(logs)[1], *logs_in(other)[1])
     both = replace(request(logs, "cleanup.policy=delete", "retention.ms=1"), log_dirs=(str(logs), str(other)), logs=found)
     report = delete_old_segments(LocalPasses, both)
@@ -114,9 +111,7 @@ def read_by_tasks(request: CompactionRequest) -> tuple[list[Any], list[Any]]:
 
 
 def test_producers_expire_by_the_configuration_that_the_broker_stored(logs: Path) -> None:
-    log = max((logs / "__cluster_metadata-0").glob("*.log"))
-    stored = stored_config("", "producer.id.expiration.ms", "777", kind=4)
-    log.write_bytes(log.read_bytes() + Batch([Record(10**6, 1, None, stored)]).encode())
+    store(logs, stored_config("", "producer.id.expiration.ms", "777", kind=4))
     tasks, _ = read_by_tasks(request(logs, dry_run=True))
     assert {task.settings.broker.producer_id_expiration_ms for task in tasks} == {777}
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 import pytest
 
 from compaction.errors import StorageError, UsageError
-from compaction.files.filesystem import File
 from compaction.files.local import LocalFileSystem
 from compaction.files.manifest import Manifest, SourceLog, SourceSegment
 from compaction.names import PARTITION_METADATA
@@ -100,6 +98,12 @@ def night(tmp_path: Path) -> Night:
     return Night(tmp_path)
 
 
+@pytest.fixture
+def first(night: Night) -> Path:
+    """The first copy."""
+    return night.copy()[0]
+
+
 def logs(log_dir: Path, topic: str) -> dict[str, bytes]:
     """The files of a log that a broker loads."""
     return {path.name: path.read_bytes() for path in (log_dir / f"{topic}-0").iterdir() if path.suffix in KINDS}
@@ -111,8 +115,7 @@ def same_as_reference(night: Night, copy: Path) -> None:
     assert read_offsets(copy, "cleaner_offsets") == read_offsets(night.reference, "cleaner_offsets")
 
 
-def test_a_copy_of_an_unchanged_source_has_the_files_of_the_previous_one(night: Night) -> None:
-    first, _ = night.copy()
+def test_a_copy_of_an_unchanged_source_has_the_files_of_the_previous_one(night: Night, first: Path) -> None:
     second, reports = night.copy(first)
     for topic in TOPICS:
         assert (reports[topic].since, reports[topic].status) == (Since.UNCHANGED.value, LogStatus.SKIPPED)
@@ -169,8 +172,7 @@ def test_an_index_that_a_broker_has_completed_is_that_of_the_source(night: Night
     assert reports["orders"].previous_bytes == sum(len(data) for name, data in logs(first, "orders").items() if ".log" in name)
 
 
-def test_the_active_segment_is_read_from_the_source_if_it_has_grown(night: Night) -> None:
-    first, _ = night.copy()
+def test_the_active_segment_is_read_from_the_source_if_it_has_grown(night: Night, first: Path) -> None:
     night.clean()
     for log_dir in (night.source, night.reference):
         segment = build(200, [_batch(200 + number) for number in range(12)], interval=1)
@@ -187,11 +189,9 @@ def offsets(log_dir: Path, topic: str) -> list[int]:
     return [record.offset for batch in batches for record in batch.records()]
 
 
-def test_records_that_were_deleted_from_the_source_do_not_come_back(night: Night) -> None:
-    first, _ = night.copy()
+def test_records_that_were_deleted_from_the_source_do_not_come_back(night: Night, first: Path) -> None:
     assert offsets(first, "orders")[0] == 0
-    for kind in KINDS[:3]:
-        (night.source / "orders-0" / f"{0:020d}{kind}").unlink()
+    delete_first_segment(night)
     write_offsets(night.source, log_starts={"orders": 105})
     second, reports = night.copy(first)
     # the first segment of the previous copy has records of both of the first segments
@@ -213,17 +213,18 @@ def test_a_deleted_segment_of_which_the_previous_copy_has_no_record_is_no_reason
     again = Batch([Record(110, NOW_MS - 3_600_000, b"key-0", b"newest")]).encode()
     build(100, [*(_batch(100 + number) for number in range(9)), again], interval=1).put(FS, str(night.source / "orders-0"))
     first, _ = night.copy()
-    assert offsets(first, "orders")[0] == 100 and first_segment(first).exists()
-    for kind in KINDS[:3]:
-        (night.source / "orders-0" / f"{0:020d}{kind}").unlink()
+    assert offsets(first, "orders")[0] == 100 and (first / "orders-0" / f"{0:020d}.log").exists()
+    delete_first_segment(night)
     night.grow("orders", 300)
     second, reports = night.copy(first)
     assert (reports["orders"].since, reports["orders"].since_reason) == ("grown", "")
     assert offsets(second, "orders")[0] >= 100
 
 
-def first_segment(copy: Path) -> Path:
-    return copy / "orders-0" / f"{0:020d}.log"
+def delete_first_segment(night: Night) -> None:
+    """From the source, with its indexes."""
+    for kind in KINDS[:3]:
+        (night.source / "orders-0" / f"{0:020d}{kind}").unlink()
 
 
 def flip(path: Path, position: int) -> None:
@@ -242,8 +243,7 @@ def test_records_below_the_log_start_that_the_source_still_has_are_no_reason_for
     assert reports["orders"].since == "grown"
 
 
-def test_a_copy_that_does_not_record_its_settings_is_not_continued(night: Night) -> None:
-    first, _ = night.copy()
+def test_a_copy_that_does_not_record_its_settings_is_not_continued(night: Night, first: Path) -> None:
     manifest = read_finished(str(first))
     assert manifest is not None and manifest.sources is not None
     edited(first, sources={path: replace(log, rules=None) for path, log in manifest.sources.items()})
@@ -251,25 +251,26 @@ def test_a_copy_that_does_not_record_its_settings_is_not_continued(night: Night)
     assert reports["orders"].since_reason == "the previous copy does not record the settings that it was made with"
 
 
-def once(matches: Callable[[Operation], bool], change: Callable[[], object]) -> tuple[WatchedFileSystem, list[Operation]]:
-    """Files that change before the first of some operations; has that operation, once it has happened."""
+def copy_during(night: Night, first: Path, at: Path | str, change: Callable[[], object]) -> Mapping[str, LogReport]:
+    """The reports of a copy to ``copy``: before a file is copied from or to ``at`` for the first time, something changes."""
     begun: list[Operation] = []
 
     def before(operation: Operation) -> None:
-        if not begun and matches(operation):
+        if not begun and operation.name == "copy" and (operation.path == str(at) or str(at) in operation.target):
             begun.append(operation)
             change()
 
-    return WatchedFileSystem(FS, before), begun
+    try:
+        report = night.run(night.source, night.root / "copy", WatchedFileSystem(FS, before), since=str(first))
+    finally:
+        assert begun
+    return {log.topic: log for log in report.logs}
 
 
-def test_a_file_of_the_previous_copy_that_changes_after_its_comparison_is_not_taken(night: Night) -> None:
-    first, _ = night.copy()
-    path = first_segment(first)
-    watched, begun = once(lambda each: each.name in ("copy", "copy_inside") and each.path == str(path), lambda: flip(path, 30))
-    report = night.run(night.source, night.root / "copy", watched, since=str(first))
-    found = {log.topic: log for log in report.logs}
-    assert begun and found["orders"].since == "full"
+def test_a_file_of_the_previous_copy_that_changes_after_its_comparison_is_not_taken(night: Night, first: Path) -> None:
+    path = first / "orders-0" / f"{0:020d}.log"
+    found = copy_during(night, first, path, lambda: flip(path, 30))
+    assert found["orders"].since == "full"
     night.round -= 1
     night.run(night.source, night.root / "plain", None)
     assert logs(night.root / "copy", "orders") == logs(night.root / "plain", "orders")
@@ -302,56 +303,19 @@ def test_the_second_attempt_does_not_see_what_the_first_one_has_deleted(night: N
     assert reports["orders"].expired_bytes == expected["orders"].expired_bytes
 
 
-def test_a_previous_copy_that_is_replaced_meanwhile_is_found_out(night: Night) -> None:
-    first, _ = night.copy()
+def test_a_previous_copy_that_is_replaced_meanwhile_is_found_out(night: Night, first: Path) -> None:
     other, _ = night.copy()
-    target = night.root / "copy-2"
-    watched, begun = once(
-        lambda each: each.name == "copy" and ".partial" in each.target, lambda: shutil.copy2(other / FINISHED, first / FINISHED)
-    )
     with pytest.raises(StorageError, match="the previous copy was replaced during this run"):
-        night.run(night.source, target, watched, since=str(first))
-    assert begun and not target.exists()
+        copy_during(night, first, ".partial", lambda: shutil.copy2(other / FINISHED, first / FINISHED))
+    assert not (night.root / "copy").exists()
 
 
-def test_a_source_that_changes_while_it_is_copied_fails_its_log(night: Night) -> None:
-    first, _ = night.copy()
+def test_a_source_that_changes_while_it_is_copied_fails_its_log(night: Night, first: Path) -> None:
     night.grow("orders", 300)
     path = night.source / "orders-0" / f"{300:020d}.log"
-    watched, begun = once(
-        lambda each: each.name == "copy" and each.path == str(path), lambda: path.write_bytes(path.read_bytes() + b"\0")
-    )
-    report = night.run(night.source, night.root / "copy-1", watched, since=str(first))
-    found = {log.topic: log for log in report.logs}
-    assert begun and found["orders"].since == "full"
+    found = copy_during(night, first, path, lambda: path.write_bytes(path.read_bytes() + b"\0"))
     # the second attempt has read it as it is now
-    assert found["orders"].status is LogStatus.CLEANED
-
-
-class CountingFiles(WatchedFileSystem):
-    """Counts the bytes that are read below a directory, by name."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(FS)
-        self.directory, self.read = f"{directory}/", Counter[str]()
-
-    def count(self, path: str, size: int) -> None:
-        if path.startswith(self.directory):
-            self.read[Path(path).name] += size
-
-    def read_bytes(self, path: str, start: int = 0, length: int | None = None) -> bytes:
-        data = super().read_bytes(path, start, length)
-        self.count(path, len(data))
-        return data
-
-    def pread(self, path: str, source: File, view: memoryview, position: int) -> int:
-        size = super().pread(path, source, view, position)
-        self.count(path, size)
-        return size
-
-    def copy(self, source: str, target: str, start: int = 0, length: int | None = None) -> None:
-        super().copy(source, target, start, length)
-        self.count(source, Path(target).stat().st_size)
+    assert (found["orders"].since, found["orders"].status) == ("full", LogStatus.CLEANED)
 
 
 def test_only_new_segments_are_read_from_the_source(night: Night) -> None:
@@ -360,15 +324,14 @@ def test_only_new_segments_are_read_from_the_source(night: Night) -> None:
     first, _ = night.copy()
     # two of 40 segments are new
     night.grow("orders", 2_000, 2_100)
-    full, since = CountingFiles(night.source), CountingFiles(night.source)
-    night.run(night.source, night.root / "full", full)
-    night.run(night.source, night.root / "since", since, since=str(first))
-    assert {int(name[:20]) for name in since.read if name.endswith(".log")} <= {1_900, 2_000, 2_100}
-    assert since.read.total() <= 0.08 * full.read.total()
+    files = WatchedFileSystem(FS)
+    night.run(night.source, night.root / "since", files, since=str(first))
+    read = (Path(each.path) for each in files.log if each.name in ("read", "pread", "copy"))
+    segments = {path.name for path in read if path.is_relative_to(night.source) and path.suffix in KINDS}
+    assert {int(name[:20]) for name in segments} == {1_900, 2_000, 2_100}, segments
 
 
-def test_a_killed_copy_is_finished_by_the_next_run(night: Night) -> None:
-    first, _ = night.copy()
+def test_a_killed_copy_is_finished_by_the_next_run(night: Night, first: Path) -> None:
     night.grow("orders", 300)
     before, target = tree(first), night.root / "copy"
     counting = StoppingFiles(None)
@@ -399,8 +362,7 @@ def edited(copy: Path, **fields: Any) -> None:
     (copy / FINISHED).write_bytes(replace(manifest, **fields).to_json())
 
 
-def test_an_output_that_cannot_be_continued_is_refused(night: Night) -> None:
-    first, _ = night.copy()
+def test_an_output_that_cannot_be_continued_is_refused(night: Night, first: Path) -> None:
     edited(first, request={"command": "erase"})
     with pytest.raises(UsageError, match="--since: this is an output of erase, which lacks records that the source has"):
         night.copy(first)

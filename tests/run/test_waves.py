@@ -1,34 +1,47 @@
-"""Runs over logs whose outputs do not fit beside them at once. Free space is shared by the directories of a file system; logs
-whose outputs exceed it are refused, by an upper bound first, then by exact sizes."""
+"""Runs over logs whose outputs do not fit beside them at once, in waves, or not even alone, in portions. Space is shared by
+the directories of a file system; logs whose outputs exceed it are refused, by an upper bound first, then by exact sizes.
+Logs that the budget of a run defers, by what they would free."""
 
 from __future__ import annotations
 
 import logging
+import math
 import os
+import random
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from unittest.mock import patch
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
 
-from compaction.config.request import Budget
+from compaction.config.request import BENEFIT, Budget
 from compaction.errors import StorageError
 from compaction.files.local import FreeSpace, free_space
-from compaction.names import DELETED
+from compaction.names import DELETED, LOG
+from compaction.output.journal import JOURNAL
 from compaction.passes.tasks import CleanContext, CleanStats, GroupOutput, OutputPart, PartResult, Slice
-from compaction.report import LogStatus, RunReport
+from compaction.report import LogReport, LogStatus, RunReport, RunStatus
 from compaction.rules.log_view import AbortedTxn, Segment
 from compaction.rules.record_retention import ActiveProducers, RoundRules
 from compaction.rules.transactions import AbortedRanges
-from compaction.run import waves
+from compaction.run import compact, waves
+from compaction.run.compact import retained_share
+from compaction.run.log import Log
 from compaction.run.waves import Lacking, SpaceBudget, copied_bytes, logs_without_space
 from compaction.screen.amounts import size
 from compaction.screen.steps import STEPS, WaveProgress
-from tests.disk import Operation
-from tests.run.small_disk import SmallDisk, after_a_stop, cleaned_logs, files_of, topics, used_bytes
+from tests.disk import FaultyFileSystem, Operation
+from tests.kafka.encode import Batch, Record
+from tests.local_job import clean_locally
+from tests.log.logs import NOW_MS
+from tests.oracle.records import decode
+from tests.run.small_disk import COMPACT, LOG_DIR, SmallDisk, after_a_stop, cleaned_logs, disk_of, files_of, topics, used_bytes
 
 LOGS = 12
 #: the outputs of all logs take three times this share
@@ -272,65 +285,358 @@ def test_a_copy_needs_space_for_its_indexes() -> None:
     assert copied_bytes([segment, segment]) >= 2 * (1000 + 20 * MIB + 340)
 
 
-def log(directory: str) -> CleanContext:
+def refused(free_mib: int, *kept: Sequence[float]) -> tuple[Mapping[int, Lacking], int]:
+    """The logs that do not fit into the free space, of which nothing is a margin, and how often their outputs were measured.
+
+    :param kept: of each log of 100 MiB the MiB that pass 2 keeps of each of its output parts, in batches of 16 KiB
+    """
     none = np.empty(0, np.int64)
     rules = RoundRules(AbortedRanges(none, none, none), none, ActiveProducers(none, none, np.empty(0, np.int16)), 100, 0)
-    return CleanContext(0, 99, 0, 0, 4096, rules, directory)
-
-
-def parts_of(number: int, mebibytes: int, *, parts: int = 1) -> list[OutputPart]:
-    output = GroupOutput(number, 0, 0, 0, (), "like")
-    size = mebibytes * MIB // parts
-    return [
-        OutputPart(output, part, (Slice(number, 0, "path", part, part + 1, 0, size, 0),), part, parts == 1)
-        for part in range(parts)
-    ]
-
-
-class Measured:
-    """A pass 2 that keeps ``kept`` MiB of each output part, in batches of 16 KiB."""
-
-    def __init__(self, output_parts: Sequence[OutputPart], kept: Sequence[float]) -> None:
-        self.calls = 0
-        self._results = [
-            PartResult(each.output.log, 0, each.number, CleanStats(bytes_kept=int(size * MIB)), batches=int(size * 64))
-            for each, size in zip(output_parts, kept, strict=True)
-        ]
-
-    def __call__(self) -> Sequence[PartResult]:
-        self.calls += 1
-        return self._results
-
-
-def refused_by(
-    mebibytes: int, logs: Mapping[int, CleanContext], parts: Sequence[OutputPart], measure: Measured
-) -> Mapping[int, Lacking]:
-    """The logs that do not fit into the free space, of which nothing is a margin."""
-    with patch.object(waves, "free_space", lambda _: FreeSpace(1, mebibytes * MIB, 1 << 40)):
-        return logs_without_space(SpaceBudget(-4 * MIB), logs, parts, measure)
+    logs = dict.fromkeys(range(len(kept)), CleanContext(0, 99, 0, 0, 4096, rules, "/a"))
+    parts, results = list[OutputPart](), list[PartResult]()
+    for log, sizes in enumerate(kept):
+        for part, mib in enumerate(sizes):
+            read = Slice(log, 0, "path", part, part + 1, 0, 100 * MIB // len(sizes), 0)
+            parts.append(OutputPart(GroupOutput(log, 0, 0, 0, (), "like"), part, (read,), part, len(sizes) == 1))
+            results.append(PartResult(log, 0, part, CleanStats(bytes_kept=int(mib * MIB)), batches=int(mib * 64)))
+    measure = Mock(return_value=results)
+    with patch.object(waves, "free_space", lambda _: FreeSpace(1, free_mib * MIB, 1 << 40)):
+        return logs_without_space(SpaceBudget(-4 * MIB), logs, parts, measure), measure.call_count
 
 
 @pytest.mark.parametrize(("parts", "free", "measured"), [(1, 102, 0), (1, 99, 1), (16, 240, 0), (16, 199, 1)])
 def test_nothing_is_measured_if_the_upper_bound_fits(parts: int, free: int, measured: int) -> None:
-    output_parts = parts_of(0, 100, parts=parts)
-    measure = Measured(output_parts, [1] * parts)
-    assert refused_by(free, {0: log("/a")}, output_parts, measure) == {}
-    assert measure.calls == measured
+    assert refused(free, [1] * parts) == ({}, measured)
 
 
 def test_logs_are_admitted_in_order_while_they_fit() -> None:
-    output_parts = parts_of(0, 100) + parts_of(1, 100) + parts_of(2, 100)
-    measure = Measured(output_parts, [30, 40, 20])
-    refused = refused_by(60, {n: log("/a") for n in range(3)}, output_parts, measure)
-    assert list(refused) == [1]
-    needed, free = refused[1]
+    found, _ = refused(60, [30], [40], [20])
+    assert list(found) == [1]
+    needed, free = found[1]
     assert 40 * MIB < sum(needed.values()) < 41 * MIB
     assert 29 * MIB < free < 30 * MIB
 
 
 def test_a_part_needs_its_space_twice() -> None:
-    output_parts = parts_of(0, 100, parts=2)
-    refused = refused_by(90, {0: log("/a")}, output_parts, Measured(output_parts, [25, 25]))
-    needed, free = refused[0]
+    needed, free = refused(90, [25, 25])[0][0]
     assert 100 * MIB < sum(needed.values()) < 101 * MIB
     assert free == 90 * MIB
+
+
+SEGMENTS = 12
+#: groups have two segments
+SETTINGS = {"segment.bytes": "500"}
+GROUPS = 6
+#: one group, which needs five blocks, and the reserve
+GROUP_BYTES = 28_000
+PLENTY = 10**6
+
+
+def small_disk(free_bytes: int = GROUP_BYTES) -> SmallDisk:
+    disk = disk_of(1, SEGMENTS)
+    return SmallDisk(disk, used_bytes(disk) + free_bytes)
+
+
+def cleaned(disk: SmallDisk, *watch: Any, **options: Any) -> RunReport:
+    return disk.run(1, *watch, settings={**SETTINGS, **options.pop("settings", {})}, **options)
+
+
+def records(disk: FaultyFileSystem) -> list[tuple[int, bytes | None, bytes | None]]:
+    """Offset, key and value of each record."""
+    logs = sorted(path for path in disk.paths() if path.endswith(LOG))
+    batches = [batch for path in logs for batch in decode(disk.read_bytes(path))]
+    return [(record.offset, record.key, record.value) for batch in batches for record in batch.records()]
+
+
+@cache
+def with_space() -> tuple[LogReport, FaultyFileSystem]:
+    """The report and the disk after a run with enough space, whose replaced segments are released."""
+    disk = small_disk(PLENTY)
+    (log,) = cleaned(disk, release_early=True).logs
+    assert (log.segments_before, log.segments_after) == (SEGMENTS, GROUPS)
+    return log, disk.disk
+
+
+def has_expected_records(disk: FaultyFileSystem) -> bool:
+    return records(disk) == records(with_space()[1])
+
+
+def is_cleaned_in_part(disk: SmallDisk, log: LogReport) -> bool:
+    """By some portions, as the report says."""
+    logs = sum(len(data) for path, data in files_of(disk.disk, [DELETED]).items() if path.endswith(LOG))
+    return log.deleted_bytes > 0 and log.disk_bytes_after == logs < log.disk_bytes_before and not disk.clock.slept
+
+
+def test_portions_leave_the_bytes_and_the_report_of_a_run_with_enough_space() -> None:
+    disk = small_disk()
+    report = cleaned(disk, release_early=True)
+    (log,) = report.logs
+    expected, files = with_space()
+    assert (log.status, log.deleted_bytes, replace(log, seconds=0)) == (LogStatus.CLEANED, 0, replace(expected, seconds=0))
+    assert files_of(disk.disk) == files_of(files)
+    assert disk.peak <= disk.size_bytes
+    assert [job.split(":")[0] for job in disk.jobs] == ["pass 1"] + ["pass 2"] * (len(disk.jobs) - 1)
+    assert len([job for job in disk.jobs if "write" in job]) > 2
+    (wave,) = report.waves
+    assert wave.bytes_freed > wave.bytes_written > 0
+
+
+def test_the_next_portion_begins_once_the_delay_of_earlier_ones_has_passed() -> None:
+    disk = small_disk()
+    (log,) = cleaned(disk).logs
+    assert disk.clock.slept and set(disk.clock.slept) == {60.0}
+    assert log.status is LogStatus.CLEANED
+    # those of the last portion remain
+    remaining = sum(len(data) for path, data in files_of(disk.disk).items() if path.endswith(DELETED))
+    assert 0 < log.deleted_bytes == remaining
+    assert files_of(disk.disk, [DELETED]) == files_of(with_space()[1])
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.98])
+@pytest.mark.parametrize("power", [False, True], ids=["kill", "power loss"])
+def test_after_a_kill_or_a_power_loss_the_next_run_cleans_the_rest(share: float, power: bool) -> None:
+    after = after_a_stop(small_disk, lambda disk, before: cleaned(disk, before, release_early=True), share, power=power)
+    after.size_bytes += PLENTY
+    report = cleaned(after, release_early=True)
+    assert report.exit_code == 0
+    assert cleaned_logs(after.disk) == {"t0"}
+    assert has_expected_records(after.disk)
+
+
+def test_a_group_that_does_not_fit_ends_the_log_and_the_next_run_cleans_the_rest() -> None:
+    disk = small_disk()
+    # the delay is longer than a run waits
+    report = cleaned(disk, settings={"file.delete.delay.ms": "86400000"})
+    (log,) = report.logs
+    assert log.status is LogStatus.FAILED
+    assert re.search(r"its next group of cleaned segments takes [\d.]+ k?B, [\d.]+ k?B are free besides", log.reason)
+    assert "1 groups are replaced" in log.reason
+    assert "the next run cleans the rest" in log.reason
+    assert is_cleaned_in_part(disk, log) and disk.peak <= disk.size_bytes
+    assert cleaned_logs(disk.disk) == set()
+    while cleaned(disk, settings={"file.delete.delay.ms": "86400000"}).exit_code:
+        pass
+    assert has_expected_records(disk.disk)
+
+
+def test_a_log_whose_next_group_fits_only_after_the_end_of_the_run_is_deferred() -> None:
+    disk = small_disk()
+    report = cleaned(disk, budget=Budget(max_duration_ms=30_000))
+    (log,) = report.logs
+    assert (report.exit_code, log.status, log.reason_code) == (0, LogStatus.SKIPPED, "deferred")
+    assert is_cleaned_in_part(disk, log)
+    for _ in range(GROUPS):
+        assert cleaned(disk, budget=Budget(max_duration_ms=30_000)).exit_code == 0
+    assert has_expected_records(disk.disk)
+
+
+def test_a_log_whose_first_group_does_not_fit_is_unchanged() -> None:
+    disk = small_disk(10_000)
+    before = files_of(disk.disk)
+    (log,) = cleaned(disk).logs
+    assert "nothing was written" in log.reason
+    assert files_of(disk.disk) == before
+
+
+@pytest.mark.parametrize("case", ["retained", "one group", "recovered"])
+def test_a_log_that_cannot_be_cleaned_in_portions_is_refused_and_unchanged(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = small_disk(20_000 if case == "one group" else GROUP_BYTES)
+    before = files_of(disk.disk)
+    settings = {"segment.bytes": "1000000"} if case == "one group" else {}
+    if case == "recovered":
+        monkeypatch.setattr(waves, "_is_as_on_disk", lambda log: False)
+    (log,) = cleaned(disk, retain_replaced=case == "retained", settings=settings).logs
+    assert log.status is LogStatus.FAILED
+    assert "its cleaned segments take" in log.reason and "nothing was written" in log.reason
+    assert files_of(disk.disk) == before
+
+
+@pytest.mark.parametrize(("path", "expected"), [(f"{LOG_DIR}/t0-0/{0:020d}.log", True), (f"{LOG_DIR}/t0-0/split.log", False)])
+def test_segments_that_recovery_has_only_in_memory_are_told_from_those_on_the_disk(path: str, expected: bool) -> None:
+    view = SimpleNamespace(path=f"{LOG_DIR}/t0-0", segments=[SimpleNamespace(base_offset=0)])
+    slices = [SimpleNamespace(path=path, segment_index=0)]
+    log = SimpleNamespace(compaction=SimpleNamespace(view=view), slices=slices)
+    assert waves._is_as_on_disk(cast(Log, log)) is expected
+
+
+def test_a_swap_that_fails_halfway_keeps_its_outputs_for_the_next_run() -> None:
+    disk = small_disk()
+    swaps: list[str] = []
+
+    def refuse(operation: Operation) -> None:
+        if operation.name == "rename" and operation.path.endswith(".log.clean"):
+            swaps.append(operation.path)
+            if len(swaps) == 3:
+                raise StorageError("refused", path=operation.path)
+
+    (log,) = cleaned(disk, refuse, release_early=True).logs
+    assert (log.status, "refused" in log.reason) == (LogStatus.FAILED, True)
+    assert any(path.endswith(JOURNAL) for path in disk.disk.paths())
+    assert any(path.endswith(".log.clean") for path in disk.disk.paths())
+    assert cleaned(disk, release_early=True).exit_code == 0
+    assert has_expected_records(disk.disk)
+
+
+SIX = 6
+RECORDS = 3000
+
+
+def deferred(report: RunReport) -> list[LogReport]:
+    return [log for log in report.logs if log.reason_code == "deferred"]
+
+
+def rewritten(disk: SmallDisk) -> int:
+    """The bytes of the segments of one log that are cleaned: all have equal sizes."""
+    return disk.run(SIX, dry_run=True).logs[0].bytes_before
+
+
+@pytest.fixture
+def disk() -> SmallDisk:
+    return SmallDisk.with_free_share(SIX, MUCH)
+
+
+@pytest.fixture
+def timed(disk: SmallDisk, monkeypatch: pytest.MonkeyPatch) -> SmallDisk:
+    """A wave of one log takes 20 seconds, and the first one has one log."""
+    monkeypatch.setattr(waves, "_FIRST_WAVE_BYTES", 1)
+    disk.job_seconds = 10.0
+    return disk
+
+
+def test_logs_beyond_the_most_bytes_are_deferred_and_cleaned_by_the_next_runs(disk: SmallDisk) -> None:
+    limit = Budget(max_rewrite_bytes=int(2.5 * rewritten(disk)))
+    counts = []
+    for _ in range(4):
+        report = disk.run(SIX, budget=limit)
+        assert report.exit_code == 0
+        counts.append((sum(log.compacted for log in report.logs), len(deferred(report))))
+    assert counts == [(2, 4), (2, 2), (2, 0), (0, 0)]
+    undisturbed = SmallDisk.with_free_share(SIX, MUCH)
+    undisturbed.run(SIX)
+    assert files_of(disk.disk, [DELETED]) == files_of(undisturbed.disk, [DELETED])
+
+
+def test_a_deferred_log_is_not_changed_and_says_why(disk: SmallDisk) -> None:
+    before = files_of(disk.disk)
+    report = disk.run(SIX, budget=Budget(max_rewrite_bytes=1))
+    assert files_of(disk.disk) == before
+    assert (report.status, report.exit_code, report.totals["skipped"]) == (RunStatus.NOTHING_TO_DO, 0, SIX)
+    log = report.logs[0]
+    assert (log.status, log.reason_code) == (LogStatus.SKIPPED, "deferred")
+    assert log.reason.startswith("deferred: ") and log.reason.endswith(" would exceed --max-rewrite 1 B")
+    assert log.disk_bytes_before == log.disk_bytes_after > 0
+    assert disk.jobs == []
+    assert report.summary().startswith("6 logs: 6 skipped (6 deferred)")
+
+
+def test_a_log_that_would_free_too_little_is_deferred(disk: SmallDisk) -> None:
+    # never cleaned: by a sample of its keys it frees six of nine records
+    assert len(deferred(disk.run(SIX, dry_run=True, budget=Budget(min_freed_share=0.6)))) == 0
+    assert len(deferred(disk.run(SIX, dry_run=True, budget=Budget(min_freed_share=0.7)))) == SIX
+
+
+def test_no_wave_begins_that_would_not_end_in_time(timed: SmallDisk) -> None:
+    report = timed.run(SIX, budget=Budget(max_duration_ms=90_000))
+    assert [(wave.logs, wave.seconds) for wave in report.waves] == [(1, 20.0)] * 4
+    assert [log.reason for log in deferred(report)] == [
+        f"deferred: would take 20.0 s at {size(rewritten_bytes_per_second())}/s, 10.0 s of --max-duration are left"
+    ] * 2
+    assert report.exit_code == 0
+    assert timed.clock.now <= 90
+    # what was deferred is first in the next run
+    second = timed.run(SIX, budget=Budget(max_duration_ms=90_000))
+    assert {log.topic for log in deferred(report)} == {log.topic for log in second.logs if log.compacted}
+    assert len(cleaned_logs(timed.disk)) == SIX
+
+
+def rewritten_bytes_per_second() -> float:
+    return rewritten(SmallDisk.with_free_share(SIX, MUCH)) / 20
+
+
+def test_waves_are_a_tenth_of_the_time(timed: SmallDisk) -> None:
+    # a log takes 20 s in the first wave
+    report = timed.run(SIX, budget=Budget(max_duration_ms=400_000))
+    assert [wave.logs for wave in report.waves] == [1, 2, 3]
+
+
+def test_logs_that_lack_space_until_after_the_end_of_a_run_are_deferred_and_do_not_fail() -> None:
+    small = SmallDisk.with_free_share(SIX, 0.1)
+    report = small.run(SIX, budget=Budget(max_duration_ms=30_000))
+    # it does not wait beyond its time
+    assert small.clock.slept == []
+    assert 0 < sum(log.compacted for log in report.logs) < SIX
+    waiting = deferred(report)
+    assert (report.exit_code, len(waiting) + sum(log.compacted for log in report.logs)) == (0, SIX)
+    reason = "deferred: --max-duration ends before file.delete.delay.ms has passed for "
+    assert waiting and all(log.reason.startswith(reason) for log in waiting)
+    while (report := small.run(SIX, budget=Budget(max_duration_ms=30_000))).status is RunStatus.DONE:
+        assert report.exit_code == 0
+    assert len(cleaned_logs(small.disk)) == SIX
+
+
+def test_the_first_log_of_the_order_is_begun_even_if_the_time_has_passed_before(disk: SmallDisk) -> None:
+    def slow(_: Operation) -> None:
+        disk.clock.now += 5.0
+
+    counts = []
+    for _ in range(SIX):
+        report = disk.run(SIX, slow, budget=Budget(max_duration_ms=100))
+        assert report.exit_code == 0
+        assert {log.reason for log in deferred(report)} <= {"deferred: --max-duration has passed"}
+        counts.append(sum(log.compacted for log in report.logs))
+    assert counts == [1] * SIX
+
+
+def test_the_estimate_stands_beside_the_outcome(disk: SmallDisk) -> None:
+    report = disk.run(SIX, order=BENEFIT, budget=Budget(max_rewrite_bytes=rewritten(disk)))
+    assert [log.estimated_freed_bytes for log in report.logs] == [rewritten(disk)] * SIX
+    assert report.logs[0].disk_bytes_before > report.logs[0].disk_bytes_after
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    """Logs that were never cleaned: one has each key once, the other ten keys."""
+    for topic, keys in (("distinct", RECORDS), ("few", 10)):
+        path = tmp_path / f"{topic}-0"
+        path.mkdir()
+        for base in range(0, RECORDS, 1000):
+            records = [Record(at, NOW_MS - 9, b"k%d" % (at % keys), b"value" * 20) for at in range(base, base + 1000)]
+            batches = [Batch(records[at : at + 10]).encode() for at in range(0, 1000, 10)]
+            (path / f"{base:020d}.log").write_bytes(b"".join(batches))
+        (path / f"{RECORDS:020d}.log").touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize("block_bytes", [32 << 10, 256 << 10])
+def test_a_log_without_superseded_records_is_deferred_though_it_was_never_cleaned(
+    log_dir: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    monkeypatch.setattr(compact, "_BLOCK_BYTES", block_bytes)
+    found = clean_locally(log_dir, NOW_MS, {"distinct": COMPACT, "few": COMPACT}, budget=Budget(min_freed_share=0.1))
+    distinct, few = found["distinct"], found["few"]
+    assert (distinct.reason_code, distinct.estimated_freed_bytes) == ("deferred", 0)
+    assert few.compacted and few.records_after == 10
+    assert abs(few.estimated_freed_bytes / (few.bytes_before - few.bytes_after) - 1) < 0.01
+
+
+def test_logs_that_cannot_be_sampled_are_not_deferred(log_dir: Path) -> None:
+    for path in log_dir.glob("distinct-0/*.log"):
+        path.write_bytes(path.read_bytes()[:500] + b"?" + path.read_bytes()[501:] if path.stat().st_size else b"")
+    found = clean_locally(log_dir, NOW_MS, {"distinct": COMPACT, "few": COMPACT}, budget=Budget(min_freed_share=0.1))
+    assert {topic: log.reason_code for topic, log in found.items()} == {"distinct": "error", "few": ""}
+
+
+@pytest.mark.parametrize("keys", [1, 100, 50_000, 1_000_000])
+def test_the_share_is_that_of_records_drawn_evenly_from_keys(keys: int) -> None:
+    chance, records, sampled = random.Random(keys), 2_000_000, 40_000
+    distinct = len({chance.randrange(keys) for _ in range(sampled)})
+    expected = keys * -math.expm1(-records / keys) / records
+    assert retained_share(sampled, distinct, records) == pytest.approx(expected, rel=0.1)
+
+
+def test_a_sample_without_two_equal_keys_proves_only_what_its_size_allows() -> None:
+    assert retained_share(3000, 3000, 10**6) == 1.0
+    # a few large records of a log with few keys
+    assert retained_share(4, 4, 36) < 0.1
+    assert retained_share(1000, 1000, 10**6) == pytest.approx(1 / 6)
+    assert retained_share(0, 0, 10) == 0.0

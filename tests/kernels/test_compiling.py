@@ -1,5 +1,5 @@
 """Kernels are compiled by numba as it is: once, into a directory whose files only this user can have written, also if an
-interrupt arrives meanwhile."""
+interrupt arrives meanwhile. With bounds checks, no test of theirs finds a read or write outside of an array."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ import pytest
 
 from compaction.kernels.cache import cache_dir, fingerprint
 from compaction.kernels.compiling import inner, kernel
+from tests.damage.fuzz import BOUNDS_CHECKED
 
 ROOT = Path(__file__).resolve().parents[2]
 #: nobody's here
@@ -46,18 +47,18 @@ print(json.dumps({"compiled": kernels, "module": batches.__file__}))
 """
 
 
-def probe(tmp_path: Path, package: Path = ROOT, umask: int = -1, **environment: str) -> tuple[dict[str, object], str]:
-    """What a process of its own tells, and its standard error."""
+def python(*arguments: str, cwd: Path = ROOT, umask: int = -1, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own, without the caller's settings of numba and of caches."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("NUMBA", "XDG"))}
-    done = subprocess.run(
-        [sys.executable, "-B", "-c", PROBE],
-        env={**kept, "PYTHONPATH": str(package), "TMPDIR": str(tmp_path), **environment},
-        cwd=tmp_path,
-        umask=umask,
-        capture_output=True,
-        text=True,
-        check=False,
+    env = {**kept, "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.run(
+        [sys.executable, *arguments], env=env, cwd=cwd, umask=umask, capture_output=True, text=True, check=False
     )
+
+
+def probe(tmp_path: Path, umask: int = -1, **environment: str) -> tuple[dict[str, object], str]:
+    """What such a process tells, and its standard error."""
+    done = python("-B", "-c", PROBE, cwd=tmp_path, umask=umask, TMPDIR=str(tmp_path), **environment)
     assert done.returncode == 0, done.stderr
     told: dict[str, object] = json.loads(done.stdout)
     return told, done.stderr
@@ -86,9 +87,21 @@ class TestCacheDir:
         monkeypatch.setattr(sys, "platform", "linux")
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
-    def test_is_the_users_own_choice_first(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "somewhere"))
-        assert cache_at() == tmp_path / "somewhere"
+    @pytest.mark.parametrize(
+        ("variable", "chosen", "found"),
+        [
+            pytest.param("NUMBA_CACHE_DIR", "somewhere", "somewhere", id="the user's own choice"),
+            pytest.param("XDG_CACHE_HOME", "caches", "caches/kafka-log-compaction/numba", id="the absolute cache home"),
+            # nobody, root included, can make it
+            pytest.param("NUMBA_CACHE_DIR", "file/kernels", f"kafka-log-compaction-{os.getuid()}", id="not writable"),
+        ],
+    )
+    def test_is_that_of_the_environment(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, chosen: str, found: str
+    ) -> None:
+        (tmp_path / "file").touch()
+        monkeypatch.setenv(variable, str(tmp_path / chosen))
+        assert cache_at() == tmp_path / found
 
     def test_is_made_in_the_users_cache_for_that_user_only_whatever_the_umask(self, tmp_path: Path) -> None:
         before = os.umask(0)
@@ -100,10 +113,6 @@ class TestCacheDir:
         assert all(each.stat().st_mode & 0o777 == 0o700 for each in (tmp_path / "home").rglob("*"))
         assert cache_at(tmp_path / "home") == cache
         assert list(cache.iterdir()) == []
-
-    def test_follows_the_cache_home_if_that_is_absolute(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
-        assert cache_at() == tmp_path / "caches/kafka-log-compaction/numba"
 
     def test_is_a_private_temporary_one_if_the_cache_is_not_writable_with_one_warning(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -117,10 +126,6 @@ class TestCacheDir:
         assert str(home) in caplog.text
         assert str(cache) in caplog.text
         assert "NUMBA_CACHE_DIR" in caplog.text
-
-    def test_a_chosen_directory_that_is_not_writable_is_not_used(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("NUMBA_CACHE_DIR", str(blocked(tmp_path) / "kernels"))
-        assert cache_at() == tmp_path / f"kafka-log-compaction-{os.getuid()}"
 
     @pytest.mark.parametrize("trap", ["open to others", "a link"])
     def test_is_none_if_others_could_have_written_to_all_of_them(
@@ -289,11 +294,11 @@ def test_a_zipped_package_and_a_read_only_home_work(tmp_path: Path) -> None:
         for file in sorted((ROOT / "compaction").rglob("*.py")):
             archive.write(file, str(file.relative_to(ROOT)))
     home = str(blocked(tmp_path))
-    first, noise = probe(tmp_path, package, HOME=home)
+    first, noise = probe(tmp_path, PYTHONPATH=str(package), HOME=home)
     assert str(first["module"]).startswith(str(package))
     assert first["compiled"] == ["read_control_types"]
     assert noise.count("compiled kernels are kept in") == 1
-    second, noise = probe(tmp_path, package, HOME=home)
+    second, noise = probe(tmp_path, PYTHONPATH=str(package), HOME=home)
     assert second["compiled"] == []
     assert noise == ""
 
@@ -380,7 +385,7 @@ print(len(holders) > 1000, replaced)
 
 
 def test_no_function_of_numba_is_replaced_for_the_process() -> None:
-    done = subprocess.run([sys.executable, "-c", CHANGED], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = python("-c", CHANGED)
     assert (done.stdout, done.stderr) == ("True []\n", "")
 
 
@@ -410,10 +415,26 @@ print("called")
 
 @pytest.mark.parametrize("cache", ["warm", "cold"])
 def test_it_arrives_once_the_kernel_is_whole(cache: str, tmp_path: Path) -> None:
-    place = {"NUMBA_CACHE_DIR": str(tmp_path)} if cache == "cold" else {}
-    usual = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA")}
-    command, environment = [sys.executable, "-c", INTERRUPTED], {**usual, "PYTHONPATH": str(ROOT), **place}
     if cache == "warm":
-        subprocess.run(command, env=environment, capture_output=True, check=True)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        python("-c", INTERRUPTED, NUMBA_CACHE_DIR=str(tmp_path))
+    done = python("-c", INTERRUPTED, NUMBA_CACHE_DIR=str(tmp_path))
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["interrupted", "called"], "")
+
+
+DRAWN = (
+    f"tests/scenarios/test_drawn.py::test_{name}"
+    for name in (
+        "random_logs_are_left_as_by_the_plain_cleaner",
+        "logs_cleaned_from_anywhere_are_left_as_by_the_plain_cleaner",
+        "buffers_of_any_size_give_the_same",
+    )
+)
+
+
+@pytest.mark.slow
+def test_kernels_stay_within_their_arrays() -> None:
+    # the tests of this module are about the compiler itself, which the mode changes
+    tests = (f"--ignore={__file__}", "tests/kernels", *DRAWN)
+    checked = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(BOUNDS_CHECKED)}
+    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, **checked)
+    assert done.returncode == 0, done.stdout[-4_000:] + done.stderr[-2_000:]

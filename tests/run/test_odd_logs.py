@@ -1,34 +1,44 @@
-"""Runs over logs, settings and times at the ends of their ranges: Kafka's own arithmetic, which wraps, or an error in one line.
+"""Logs that no healthy broker leaves.
 
-Each number is 0, -1, the least and greatest of its type and their neighbours, and where the time of the round plus or less the
+Settings, offsets and times at the ends of their ranges: Kafka's own arithmetic, which wraps, or an error in one line. Each
+number is 0, -1, the least and greatest of its type and their neighbours, and where the time of the round plus or less the
 number leaves 64 bits.
+
+Of brokers that were killed, with Kafka's defaults and preallocating: every command takes them as Kafka does. What Kafka makes
+of them was found once: ``tests.golden.make_killed``. Live ones: ``tests/conformance/test_brokers.py``.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import pytest
 
 from compaction.certifier.certificate import Status
-from compaction.certifier.find_pairs import VerifyRequest
+from compaction.cli import console
+from compaction.commands import erase
 from compaction.config.entries import BROKER_ENTRIES, MIB, TOPIC_ENTRIES, Entry, Kind
 from compaction.config.resolver import Resolver
 from compaction.config.sources import read_sets
+from compaction.erasure.erase_keys import ErasureRequest, erase_keys
 from compaction.errors import ConfigError
 from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.names import TopicPartition
-from compaction.report import LogReport, LogStatus
+from compaction.report import LogReport, LogStatus, RunReport
 from compaction.run.compact import clean_logs
 from compaction.run.expire import delete_old_segments
-from tests.certifier.certify import certify
-from tests.local_job import KAFKA, clean_locally, request_for, resolver_of, write_offsets
+from tests.certifier.certify import certify_copy
+from tests.executed import executed
+from tests.golden import KILLED_DIRS, served_by, unpack_killed
+from tests.local_job import KAFKA, TopicConfigs, clean_locally, request_for, write_offsets
 from tests.local_passes import LocalPasses
 from tests.oracle.cleaner import NaiveRound, clean_log_naively
 from tests.oracle.disk import read_partition, write_partition, write_producers
@@ -93,10 +103,8 @@ def cleaned(log_dir: Path, configs: Mapping[str, Mapping[str, str]], *, dry_run:
     before = log_dir.with_name(f"{log_dir.name}.before")
     shutil.copytree(log_dir, before)
     reports = judged(clean_locally(log_dir, NOW_MS, configs, dry_run=dry_run))
-    given = resolver_of(configs)
-    request = VerifyRequest((str(before),), (str(log_dir),), NOW_MS, exact=True, resolver=given, kafka_version=KAFKA)
     done = frozenset(TopicPartition(name, 0) for name, each in reports.items() if each.status is LogStatus.CLEANED)
-    found = certify(replace(request, logs=done)).logs
+    found = certify_copy(before, log_dir, NOW_MS, configs, kafka_version=KAFKA, logs=done).logs
     assert [f"{each.name}: {each.violations} {each.reason}" for each in found if each.status is not Status.HOLDS] == []
     return reports
 
@@ -209,3 +217,62 @@ def test_any_offset_is_cleaned_or_refused(tmp_path: Path, dry_run: bool) -> None
     assert max(ok) < 2**61 - 2
     refusals = [each.reason for each in reports.values() if each.status is not LogStatus.CLEANED]
     assert all("offsets from 2305843009213693950 on are not supported" in each for each in refusals)
+
+
+@pytest.fixture(params=KILLED_DIRS)
+def killed(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """A log directory, and what is expected of it."""
+    return tmp_path / request.param, unpack_killed(tmp_path)[request.param]
+
+
+def topics_of(expected: dict[str, Any]) -> TopicConfigs:
+    return dict.fromkeys(expected["logs"], expected["config"])
+
+
+def test_it_is_cleaned_to_what_kafka_leaves_after_recovery(killed: tuple[Path, dict[str, Any]]) -> None:
+    log_dir, expected = killed
+    reports = clean_locally(log_dir, expected["as_of_ms"], topics_of(expected))
+    assert {log.status for log in reports.values()} == {LogStatus.CLEANED}
+    assert {topic: served_by(log_dir / f"{topic}-0") for topic in reports} == expected["logs"]
+
+
+def test_a_copy_is_certified_and_takes_no_space_for_what_was_preallocated(killed: tuple[Path, dict[str, Any]]) -> None:
+    log_dir, expected = killed
+    copy, now_ms = log_dir.with_name("copy"), expected["as_of_ms"]
+    reports = clean_locally(log_dir, now_ms, topics_of(expected), output_dir=str(copy))
+    assert {log.status for log in reports.values()} == {LogStatus.CLEANED}
+    assert {topic: served_by(copy / f"{topic}-0") for topic in expected["logs"]} == expected["logs"]
+    assert max(file.stat().st_size for file in copy.rglob("*index")) < 4096
+    report = certify_copy(log_dir, copy, now_ms, topics_of(expected))
+    assert report.status == "holds", report
+
+
+def test_its_records_are_counted(killed: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    log_dir, expected = killed
+    before = {topic: served_by(log_dir / f"{topic}-0")["records"] for topic in expected["logs"]}
+    assert console.main(["count", "--log-dir", str(log_dir), "--output", "json"]) == 0
+    counted = {topic["topic"]: topic["records"] for topic in json.loads(capsys.readouterr().out)["topics"]}
+    assert counted["plain"] == len(before["plain"])
+    # markers are not counted
+    assert 0 < counted["txn"] < len(before["txn"])
+
+
+def test_it_is_dumped(killed: tuple[Path, dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    log_dir, expected = killed
+    for topic in expected["logs"]:
+        assert console.main(["dump-log", "--files", str(log_dir / f"{topic}-0"), "--print-data-log"]) == 0
+        assert "payload" in capsys.readouterr().out
+
+
+def test_a_key_is_erased(killed: tuple[Path, dict[str, Any]]) -> None:
+    def locally(_: object, request: ErasureRequest) -> RunReport:
+        return erase_keys(LocalPasses, request)
+
+    log_dir, expected = killed
+    keys, copy = log_dir.with_name("keys"), log_dir.with_name("copy")
+    keys.write_text("k1\n")
+    call = ["--log-dir", log_dir, "--keys", keys, "--output-dir", copy, "--include-active"]
+    assert executed(erase, list(map(str, call)), locally) == 0
+    for topic in expected["logs"]:
+        left = [key for _, key, _ in served_by(copy / f"{topic}-0")["records"]]
+        assert left and b"k1".hex() not in left

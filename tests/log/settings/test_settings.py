@@ -1,4 +1,5 @@
-"""Which metadata log speaks for which directory: never that of another cluster, never an older one, never a damaged one.
+"""The settings of each log and the version whose rules apply, each with its source; and which metadata log speaks for which
+directory: never that of another cluster, never an older one, never a damaged one.
 
 A metadata log is read whole or not at all: what is missing must not pass for a setting that was never stored.
 """
@@ -11,19 +12,20 @@ from pathlib import Path
 import pytest
 
 from compaction.config.resolver import Resolver
-from compaction.config.sources import Setting, read_properties, read_sets
-from compaction.errors import CorruptLogError, UsageError
+from compaction.config.sources import Origin, Setting, read_properties, read_sets
+from compaction.errors import ConfigError, CorruptLogError, UsageError
 from compaction.files.local import LocalFileSystem
 from compaction.formats.checkpoints import topic_id_text
+from compaction.formats.java_text import parse_properties
 from compaction.log.metadata_logs import MetadataLog, Position
-from compaction.log.settings import Settings
-from tests.formats.test_metadata_log import config, removal, topic
+from compaction.log.settings import UNKNOWN, VERSION_OPTION, KafkaVersion, Settings, kafka_version
+from compaction.rules.kafka_rules import NEWEST
+from tests.formats.test_metadata_log import config, feature, removal, topic
 from tests.kafka.encode import Batch, Record
 from tests.log.logs import iter_batches
 from tests.log.settings.guesses import (
     CLUSTER,
     METADATA,
-    SECOND,
     empty_logs,
     identify,
     jbod,
@@ -33,6 +35,91 @@ from tests.log.settings.guesses import (
     stored,
     write_metadata,
 )
+
+DAY_MS = 86_400_000
+
+
+def properties(text: str) -> Resolver:
+    return Resolver(properties=read_properties(parse_properties(text, "server.properties"), "server.properties"))
+
+
+def settings_in(log_dir: Path, resolver: Resolver | None = None, version: str | None = None) -> list[Settings]:
+    return [known(each) for each in settings_of(log_dir, resolver=resolver, version=version).values()]
+
+
+@pytest.mark.parametrize(
+    ("level", "version"),
+    [
+        (1, "3.0"), (3, "3.2"), (4, "3.3"), (7, "3.3"), (8, "3.4"), (11, "3.5"), (14, "3.6"), (19, "3.7"), (20, "3.8"),
+        (21, "3.9"), (22, "4.0"), (25, "4.0"), (27, "4.1"), (29, "4.2"), (30, "4.3"), (31, "4.4"), (33, "4.4"), (99, NEWEST),
+    ],
+)  # fmt: skip
+def test_the_metadata_version_decides(level: int, version: str) -> None:
+    found = kafka_version(None, {"metadata.version": level}, " /meta", properties("inter.broker.protocol.version=2.8"))
+    note = ", which is newer" if level == 99 else ""
+    assert found == KafkaVersion(version, f"metadata.version {level} of the metadata log /meta{note}")
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "note"),
+    [
+        ("3.9", "3.9", ""), ("3.3-IV3", "3.3", ""), ("2.8.2", "2.8", ""), ("2.3-IV1", "2.8", ", which is older"),
+        ("0.10.2-IV0", "2.8", ", which is older"), ("4.9", NEWEST, ", which is newer"),
+    ],
+)  # fmt: skip
+def test_else_the_protocol_version_of_the_brokers_decides(text: str, version: str, note: str) -> None:
+    found = kafka_version(None, {"metadata.version": 0}, "", properties(f"inter.broker.protocol.version={text}"))
+    assert found.version == version
+    assert found.source == f"{text} of server.properties line 1 (inter.broker.protocol.version){note}"
+
+
+def test_a_protocol_version_that_is_none_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"IV0 of --set inter\.broker.* is not a version"):
+        kafka_version(None, {}, "", Resolver(read_sets(["inter.broker.protocol.version=IV0"])))
+
+
+def test_the_given_version_overrides_all_others() -> None:
+    assert kafka_version("3.9.1", {"metadata.version": 33}, "", Resolver()) == KafkaVersion("3.9.1", VERSION_OPTION)
+
+
+def test_without_any_source_the_newest_rules_apply(tmp_path: Path) -> None:
+    empty_logs(tmp_path, "orders-0")
+    assert [each.kafka for each in settings_in(tmp_path)] == [KafkaVersion(NEWEST, UNKNOWN)]
+
+
+def test_the_feature_level_is_read_from_the_metadata_log(tmp_path: Path) -> None:
+    empty_logs(tmp_path, "orders-0")
+    write_metadata(tmp_path, [feature("metadata.version", 7), *stored("orders"), feature("metadata.version", 21)])
+    assert [each.kafka.version for each in settings_in(tmp_path)] == ["3.9"]
+
+
+@pytest.mark.parametrize(
+    ("version", "given", "expiration_ms"),
+    [
+        ("3.3", "", 7 * DAY_MS),
+        ("3.3", "transactional.id.expiration.ms=5\nproducer.id.expiration.ms=6", 5),
+        ("3.4", "", DAY_MS),
+        ("4.4", "transactional.id.expiration.ms=5\nproducer.id.expiration.ms=6", 6),
+    ],
+)
+def test_producers_expire_as_in_that_version(tmp_path: Path, version: str, given: str, expiration_ms: int) -> None:
+    empty_logs(tmp_path, "orders-0")
+    found = settings_in(tmp_path, properties(given), version)
+    assert [each.broker.producer_id_expiration_ms for each in found] == [expiration_ms]
+
+
+def test_a_set_that_the_clusters_version_does_not_have_is_refused(tmp_path: Path) -> None:
+    empty_logs(tmp_path, "orders-0")
+    write_metadata(tmp_path, [feature("metadata.version", 21), *stored("orders")])
+    with pytest.raises(ConfigError, match=r"Kafka 3\.9 has no configuration remote\.copy\.lag\.ms, which is since 4\.4"):
+        settings_in(tmp_path, Resolver(read_sets(["remote.copy.lag.ms=1"])))
+
+
+def test_a_set_of_any_version_is_accepted_if_the_version_is_unknown(tmp_path: Path) -> None:
+    empty_logs(tmp_path, "orders-0")
+    sets = read_sets(["message.timestamp.difference.max.ms=1", "remote.copy.lag.ms=1"])
+    assert len(settings_in(tmp_path, Resolver(sets))) == 1
+
 
 POLICIES = {
     "second/orders-1": "compact",
@@ -67,10 +154,11 @@ def test_directories_of_zookeeper_brokers_have_no_policy_except_for_internal_top
     log_dir = empty_logs(tmp_path / "zk", "orders-0", "__consumer_offsets-3")
     (log_dir / "meta.properties").write_text("version=0\nbroker.id=4\ncluster.id=zk-cluster\n", encoding="utf-8")
     found = settings_of(log_dir)
-    assert policies(found) == {
-        "zk/orders-0": "unknown",
-        "zk/__consumer_offsets-3": "compact",
-    }
+    assert policies(found) == {"zk/orders-0": "unknown", "zk/__consumer_offsets-3": "compact"}
+    orders, offsets = (known(each).topic for _, each in sorted(found.items(), reverse=True))
+    assert (orders.cleanup_policy, orders.source("cleanup.policy").origin) == ("delete", Origin.DEFAULT)
+    assert "no metadata log is in the directories of this call" in str(orders.policy_guess)
+    assert offsets.source("cleanup.policy").origin is Origin.INTERNAL
 
 
 def test_the_metadata_log_of_another_cluster_is_ignored(tmp_path: Path) -> None:
@@ -118,10 +206,7 @@ def test_a_metadata_log_without_a_cluster_applies_to_other_directories_only_if_n
     mine, other = empty_logs(tmp_path / "mine", "orders-0"), empty_logs(tmp_path / "second", "orders-1")
     write_metadata(mine, stored("orders", "compact"))
     identify(other)
-    assert policies(settings_of(mine, other)) == {
-        "mine/orders-0": "compact",
-        "second/orders-1": "unknown",
-    }
+    assert policies(settings_of(mine, other)) == {"mine/orders-0": "compact", "second/orders-1": "unknown"}
     assert second_policies(settings_of(other, metadata=[mine])) == {"second/orders-1": "compact"}
 
 
@@ -230,10 +315,7 @@ def test_a_brokers_dynamic_default_is_that_of_the_directorys_own_node(tmp_path: 
         identify(empty_logs(tmp_path / f"node-{node}", f"orders-{node}"), node=node)
     identify(first, node=1)
     found = settings_of(first, tmp_path / "node-2", tmp_path / "node-3")
-    assert policies(found) == {
-        "node-2/orders-2": "compact",
-        "node-3/orders-3": "compact,delete",
-    }
+    assert policies(found) == {"node-2/orders-2": "compact", "node-3/orders-3": "compact,delete"}
 
 
 def test_without_any_metadata_log_meta_properties_need_not_be_readable(tmp_path: Path) -> None:
@@ -243,10 +325,6 @@ def test_without_any_metadata_log_meta_properties_need_not_be_readable(tmp_path:
     assert policies(found) == {"logs/orders-0": "compact"}
     write_metadata(log_dir, stored("orders", "delete"))
     assert isinstance(settings_of(log_dir)["logs/orders-0"], CorruptLogError)
-
-
-def test_the_second_directory_has_logs_of_every_policy() -> None:
-    assert {f"second/{name}" for name in SECOND} == set(POLICIES)
 
 
 FOOTER = Batch([Record(9, 1, b"\x00\x00\x00\x04", b"\x00\x00")], control=True).encode()
@@ -275,10 +353,7 @@ def test_the_position_is_the_end_of_the_log(tmp_path: Path) -> None:
     write_metadata(tmp_path, [config("orders", "segment.ms", "5")], epoch=4, base_offset=7)
     found = read(tmp_path)
     assert found.position == Position(4, 8)
-    assert found.configs.topics == {
-        "orders": {"segment.ms": "5"},
-        "sales": {"cleanup.policy": "delete"},
-    }
+    assert found.configs.topics == {"orders": {"segment.ms": "5"}, "sales": {"cleanup.policy": "delete"}}
 
 
 @pytest.mark.parametrize("end_offset", [4, 5])
@@ -346,11 +421,10 @@ def test_a_missing_segment_is_damage(tmp_path: Path) -> None:
         read(tmp_path)
     snapshot(tmp_path, 3, batch(*stored("orders", "compact")) + FOOTER)
     assert read(tmp_path).position.end_offset == 4
-
-
-def test_a_missing_first_segment_without_a_snapshot_is_damage(tmp_path: Path) -> None:
-    write_metadata(tmp_path, stored("orders", "compact"), base_offset=5)
-    with pytest.raises(CorruptLogError, match="offsets 0 to 4 are missing before this segment"):
+    for file in (tmp_path / METADATA).glob("*.checkpoint"):
+        file.unlink()
+    (tmp_path / METADATA / f"{0:020d}.log").unlink()
+    with pytest.raises(CorruptLogError, match="offsets 0 to 2 are missing before this segment"):
         read(tmp_path)
 
 
