@@ -10,8 +10,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,7 +23,7 @@ from compaction.screen.steps import WaveProgress, step
 from tests.dumping.segments import write_segment
 from tests.golden import unpack_sample
 from tests.kafka.jars import spark_home
-from tests.processes import ROOT, on_a_terminal, run
+from tests.processes import ROOT, on_a_terminal, run, started
 
 
 @pytest.mark.parametrize("command", ["compact", "dump-log", "count", "doctor"])
@@ -34,8 +32,7 @@ def test_a_removed_working_directory_is_one_line(tmp_path: Path, command: str) -
     (tmp_path / "gone").mkdir()
     script = 'cd "$1" && rmdir "$1" && shift && exec "$@"'
     called = ["/bin/sh", "-c", script, "sh", str(tmp_path / "gone"), sys.executable, "-m", "compaction", command, *options]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(called, env=environment, capture_output=True, text=True, check=False)
+    done = started(called, PYTHONPATH=str(ROOT))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: the working directory has been removed; change to another one, e.g. cd /\n"
 
@@ -56,7 +53,7 @@ except KeyboardInterrupt:
 def run_with_handlers(body: str, number: signal.Signals) -> subprocess.CompletedProcess[str]:
     """A process that runs ``body``, in which ``number`` is the signal, as a command does."""
     script = _FRAME.format(number=int(number), body=textwrap.indent(textwrap.dedent(body), " " * 8))
-    return subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    return started([sys.executable, "-c", script])
 
 
 @pytest.mark.parametrize(("number", "reason"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "stopped by SIGTERM")])
@@ -70,8 +67,7 @@ def test_a_signal_whose_exception_a_destructor_swallows_is_sent_again(number: si
         print("went on")
         """
     done = run_with_handlers(body, number)
-    line = f"{reason}; no log was changed\n"
-    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", line)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", f"{reason}; no log was changed\n")
 
 
 def test_other_errors_in_destructors_are_shown() -> None:
@@ -100,18 +96,22 @@ def test_a_deferred_signal_arrives_at_the_end_even_if_the_block_fails() -> None:
         signal.signal(signal.SIGTERM, usual)
 
 
+def compact_in_waves(log_dir: Path, metrics: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The exit code of a run in several waves."""
+    monkeypatch.setattr(waves, "_MOST_SEGMENTS", 1)
+    options = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0", "--metrics", str(metrics), "--quiet")
+    return compact.main(["--log-dir", str(log_dir), *options])
+
+
 def test_metrics_are_written_again_after_each_wave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log_dir, file = unpack_sample(tmp_path), tmp_path / "m.txt"
-    texts: list[str] = []
+    file, texts = tmp_path / "m.txt", list[str]()
 
     def write(path: str, text: str, mode: int) -> None:
         assert path == str(file)
         texts.append(text)
 
     monkeypatch.setattr(execution, "write_text", write)
-    monkeypatch.setattr(waves, "_MOST_SEGMENTS", 1)
-    options = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0", "--metrics", str(file), "--quiet")
-    assert compact.main(["--log-dir", str(log_dir), *options]) == 0
+    assert compact_in_waves(unpack_sample(tmp_path), file, monkeypatch) == 0
     assert len(texts) > 3
     assert ['status="running"' in text for text in texts] == [True] * (len(texts) - 2) + [False] * 2
     counts = [text.count("kafka_log_compaction_wave_seconds{") for text in texts]
@@ -121,13 +121,9 @@ def test_metrics_are_written_again_after_each_wave(tmp_path: Path, monkeypatch: 
 def test_metrics_that_are_refused_during_a_run_are_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log_dir, metrics = unpack_sample(tmp_path), tmp_path / "there"
-    metrics.mkdir()
     monkeypatch.setattr(execution, "check_writable", lambda path: None)
-    monkeypatch.setattr(waves, "_MOST_SEGMENTS", 1)
-    options = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0", "--metrics", str(metrics), "--quiet")
-    assert compact.main(["--log-dir", str(log_dir), *options]) == 1
-    refused = f"{metrics}: cannot be written: Is a directory"
+    assert compact_in_waves(unpack_sample(tmp_path), tmp_path, monkeypatch) == 1
+    refused = f"{tmp_path}: cannot be written: Is a directory"
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warnings and set(warnings) == {refused}
     assert capsys.readouterr().err == f"error: {refused}\n"
@@ -201,30 +197,19 @@ _WITHOUT_METRICS = ("explained", "verify")
 _WITHOUT_FILES = ("count", "doctor", "help")
 
 
-@contextmanager
-def _stdout(kind: str) -> Iterator[int]:
-    """A standard output that fails."""
-    if kind == "full":
-        opened = os.open("/dev/full", os.O_WRONLY)
-    else:
-        reader, opened = os.pipe()
-        os.close(reader)
-    try:
-        yield opened
-    finally:
-        os.close(opened)
-
-
 def _run(directory: Path, kind: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "compaction", *arguments]
-    environment: Mapping[str, str] = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
-    if kind == "closed":
-        command = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
-        kind = "full"
-    with _stdout(kind) as out:
+    """A command whose standard output fails: a pipe without a reader, unless it is full or closed."""
+    redirected = {"full": ">/dev/full", "closed": ">&-"}.get(kind, "")
+    command = ["sh", "-c", f'exec "$@" {redirected}', "sh", sys.executable, "-m", "compaction", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    reader, out = os.pipe()
+    os.close(reader)
+    try:
         return subprocess.run(
             command, cwd=directory, env=environment, stdout=out, stderr=subprocess.PIPE, text=True, check=False, timeout=120
         )
+    finally:
+        os.close(out)
 
 
 @pytest.mark.parametrize(
@@ -255,8 +240,8 @@ def test_files_are_written_and_the_exit_code_is_that_of_the_work(call: str, kind
 
 
 def test_unbuffered_output_is_lost_in_the_same_way(tmp_path: Path) -> None:
-    log_dir = unpack_sample(tmp_path)
-    done = _run(tmp_path, "without a reader", "count", "--log-dir", str(log_dir), "--topic", "orders", PYTHONUNBUFFERED="1")
+    call = ["count", "--log-dir", str(unpack_sample(tmp_path)), "--topic", "orders"]
+    done = _run(tmp_path, "without a reader", *call, PYTHONUNBUFFERED="1")
     assert done.returncode == 0, done.stderr
 
 
@@ -264,17 +249,16 @@ def test_closed_streams_do_not_make_a_run_print_into_its_files(tmp_path: Path) -
     log_dir = unpack_sample(tmp_path)
     argv = ["compact", "--log-dir", str(log_dir), "--topic", "orders", "--as-of-ms", AS_OF_MS, "--report", "report.json"]
     command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-m", "compaction", *argv]
-    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False, timeout=120)
-    assert done.returncode == 0
+    assert started(command, cwd=tmp_path, PYTHONPATH=str(ROOT)).returncode == 0
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["status"], report["tool"]["spark"]) == ("done", None)
 
 
 def test_a_dump_is_a_product_that_must_be_complete(tmp_path: Path) -> None:
-    log_dir = unpack_sample(tmp_path)
-    done = _run(tmp_path, "full", "dump-log", "--files", str(log_dir / "orders-0"))
+    call = "dump-log", "--files", str(unpack_sample(tmp_path) / "orders-0")
+    done = _run(tmp_path, "full", *call)
     assert (done.returncode, done.stderr) == (1, "error: standard output: cannot be written: No space left on device\n")
-    done = _run(tmp_path, "without a reader", "dump-log", "--files", str(log_dir / "orders-0"))
+    done = _run(tmp_path, "without a reader", *call)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -129,11 +129,14 @@ def take(log_dir: Path) -> Claim:
     return Claim.take(FS, str(log_dir), Identity.of_this_process())
 
 
-def test_a_second_run_fails_if_the_first_may_be_active(tmp_path: Path) -> None:
+def test_a_second_run_fails_if_the_first_may_be_active_whose_claim_is_valid_until_it_is_removed(tmp_path: Path) -> None:
     first = take(tmp_path)
     with pytest.raises(LockedError, match=rf"claimed by another run \(process {os.getpid()} on .*remove .*00000001"):
         take(tmp_path)
     first.require()
+    (tmp_path / claims(tmp_path)[0]).unlink()
+    with pytest.raises(StorageError, match="taken over"):
+        first.require()
 
 
 def test_a_run_that_was_superseded_fails_before_its_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -89,17 +88,13 @@ def test_other_directories_are_skipped(tmp_path: Path, name: str) -> None:
     assert found(make(tmp_path, name, "orders-0")) == ["orders-0"]
 
 
-def test_files_are_not_logs(tmp_path: Path) -> None:
-    (tmp_path / "orders-1").touch()
-    assert found(make(tmp_path, "orders-0")) == ["orders-0"]
-
-
-def test_a_linked_directory_is_found_once(tmp_path: Path) -> None:
+def test_a_linked_directory_is_found_once_and_a_file_is_no_log(tmp_path: Path) -> None:
     log_dir = make(tmp_path / "logs", "orders-0")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "logs/moved-0").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "logs/alias-0").symlink_to(tmp_path / "logs/orders-0")
     (tmp_path / "logs/broken-0").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "logs/file-0").touch()
     assert found(log_dir) == ["moved-0", "orders-0"]
 
 
@@ -258,6 +253,8 @@ BOUNDS = [
     ({"high_watermarks": 50}, (100, 100)),
     ({"high_watermarks": 999}, (100, 302)),
     ({"log_starts": 250, "high_watermarks": 200}, (250, 250)),
+    # the cleaner's offset is not compared with the others
+    ({"cleaner_offsets": 9999}, (100, 302)),
 ]
 
 
@@ -266,16 +263,12 @@ def test_the_bounds_follow_checkpoints_and_segments(checkpoints: dict[str, int],
     view = read(log_with(data_segment(100, [105]), data_segment(300, [301])), **checkpoints)
     assert (view.log_start_offset, view.high_watermark) == expected
     assert (view.log_end_offset, view.last_stable_offset) == (302, expected[1])
+    assert view.cleaner_checkpoint == checkpoints.get("cleaner_offsets")
 
 
 def test_a_log_start_past_the_log_end_is_an_error() -> None:
     with pytest.raises(CorruptLogError, match="ends at offset 302, before its log start 303"):
         read(log_with(data_segment(300, [301])), log_starts=303)
-
-
-def test_the_cleaner_checkpoint_is_not_validated() -> None:
-    fs = log_with(data_segment(300, [301]))
-    assert (read(fs).cleaner_checkpoint, read(fs, cleaner_offsets=9999).cleaner_checkpoint) == (None, 9999)
 
 
 def test_a_malformed_checkpoint_fails_the_log() -> None:
@@ -328,23 +321,6 @@ def test_replay_starts_at_the_newest_valid_snapshot_of_the_log(
         fs.put(join(HERE.path, segment_file(offset, SNAPSHOT)), data)
     view = read(fs, log_starts=log_start)
     assert (producers_of(view), view.last_stable_offset) == (producers, 12)
-
-
-@pytest.mark.parametrize(("idle", "active"), [(DAY_MS - 1, True), (DAY_MS, False)])
-def test_idle_producers_are_expired_unless_a_transaction_is_open(idle: int, active: bool) -> None:
-    fs = log_with(build(0, [idempotent_batch(0, 1), txn_batch(1, 2, timestamp=0)]))
-    found = producers_of(read(fs, now_ms=NOW_MS + idle))
-    assert found == ({1: (0, -1), 2: (1, 1)} if active else {2: (1, 1)})
-
-
-def test_producers_have_all_fields_of_a_snapshot() -> None:
-    fs = log_with(build(0, [txn_batch(0, 2, sequence=4), marker(1, 2, commit=False, epoch=1, coordinator_epoch=6)]))
-    assert read(fs).producers == (ProducerEntry(2, 1, -1, -1, 0, NOW_MS + 1, 6, -1),)
-
-
-@pytest.mark.parametrize(("high_watermark", "stable"), [(11, 1), (12, 12), (13, 12), (1, 1), (0, 0)])
-def test_the_last_stable_offset_waits_for_the_marker_to_be_replicated(high_watermark: int, stable: int) -> None:
-    assert read(with_transactions(), high_watermarks=high_watermark).last_stable_offset == stable
 
 
 def test_an_open_transaction_below_the_log_start_bounds_the_stable_offset_at_the_log_start() -> None:
@@ -540,7 +516,7 @@ def cut(fs: FaultyFileSystem, target_bytes: int) -> tuple[ByteRange, ...]:
     return cut_segment(fs, HERE.path, segment, target_bytes)
 
 
-@pytest.mark.parametrize("target_bytes", [1_000, 10_000, 50_000, 10**9])
+@pytest.mark.parametrize("target_bytes", [1_000, 10_000, 50_000, 60_000, 10**9])
 def test_the_ranges_cover_the_segment_at_batch_boundaries(fs: FaultyFileSystem, target_bytes: int) -> None:
     ranges = cut(fs, target_bytes)
     data = fs.read_bytes(join(HERE.path, segment_file(100, LOG)))
@@ -548,14 +524,11 @@ def test_the_ranges_cover_the_segment_at_batch_boundaries(fs: FaultyFileSystem, 
     assert [each.first_offset for each in ranges] == [100, *(each.end_offset for each in ranges[:-1])]
     assert (ranges[-1].end, ranges[-1].end_offset) == (len(data), 1100)
     assert all(int.from_bytes(data[each.start : each.start + 8], "big") == each.first_offset for each in ranges)
-    assert (len(ranges) > 1) == (target_bytes < len(data))
+    # a segment slightly larger than the target is one range
+    assert (len(ranges) > 1) == (target_bytes < len(data) * 2 / 3)
 
 
-def test_a_segment_slightly_larger_than_the_target_is_one_range(fs: FaultyFileSystem) -> None:
-    assert len(cut(fs, len(fs.read_bytes(join(HERE.path, segment_file(100, LOG)))) * 3 // 4)) == 1
-
-
-@pytest.mark.parametrize("entry", ["other offset", "other position", "past the end"])
+@pytest.mark.parametrize("entry", ["other offset", "other position", "past the end", "none, as the index is missing"])
 def test_an_index_entry_without_its_batch_is_not_a_boundary(fs: FaultyFileSystem, entry: str) -> None:
     name = join(HERE.path, segment_file(100, INDEX))
     segment = read_segments(fs, HERE.path)[0]
@@ -568,6 +541,8 @@ def test_an_index_entry_without_its_batch_is_not_a_boundary(fs: FaultyFileSystem
         else:
             index[at + 4 : at + 8] = (segment.size_bytes - 10 + at).to_bytes(4, "big")
     fs.put(name, bytes(index))
+    if entry.startswith("none"):
+        fs.unlink(name)
     assert cut_segment(fs, HERE.path, segment, 10_000) == (ByteRange(0, segment.size_bytes, 100, 1100),)
 
 
@@ -581,9 +556,3 @@ def test_a_batch_with_an_invalid_checksum_is_not_a_boundary(fs: FaultyFileSystem
     after = cut_segment(fs, HERE.path, segment, 10_000)
     assert before[1].start not in [each.start for each in after]
     assert len(after) == len(before) - 1
-
-
-def test_a_missing_index_gives_one_range(fs: FaultyFileSystem) -> None:
-    segment = read_segments(fs, HERE.path)[0]
-    fs.unlink(join(HERE.path, segment_file(100, INDEX)))
-    assert len(cut_segment(fs, HERE.path, replace(segment, index_bytes=0), 10_000)) == 1

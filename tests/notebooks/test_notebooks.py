@@ -29,6 +29,16 @@ def cells(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+def run(path: Path, directory: Path) -> tuple[nbformat.NotebookNode, list[nbformat.NotebookNode]]:
+    """A notebook after it ran without an error and drew its charts, and the outputs of its cells."""
+    notebook = nbformat.read(path, as_version=4)
+    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(directory)}}).execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == PLOTS[path.stem]
+    assert not [output for output in outputs if output.output_type == "error"]
+    return notebook, outputs
+
+
 def test_every_notebook_is_tested() -> None:
     assert {path.stem for path in NOTEBOOKS} == set(PLOTS)
 
@@ -56,17 +66,10 @@ def test_a_notebook_runs_on_eight_cores_and_gives_the_stored_outputs(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master local[8] pyspark-shell")
-    stored = nbformat.read(path, as_version=4)
-    notebook = nbformat.read(path, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(path.parent)}}).execute()
+    notebook, _ = run(path, path.parent)
     if request.config.getoption("--rewrite-golden"):
         store(notebook, path)
-        stored = notebook
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    images = [output.data["image/png"] for output in outputs if "image/png" in output.get("data", {})]
-    assert len(images) == PLOTS[path.stem]
-    assert not [output for output in outputs if output.output_type == "error"]
-    assert texts(notebook) == texts(stored)
+    assert texts(notebook) == texts(nbformat.read(path, as_version=4))
 
 
 @pytest.fixture(scope="module")
@@ -89,11 +92,7 @@ def test_a_notebook_runs_on_a_log_of_the_user_that_needs_workers(
     (tmp_path / "report.json").write_text(report.to_json())
     monkeypatch.setenv("KAFKA_COMPACTION_REPORT", str(tmp_path / "report.json"))
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master local[2] pyspark-shell")
-    notebook = nbformat.read(path, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    assert sum("image/png" in output.get("data", {}) for output in outputs) == PLOTS[path.stem]
-    assert not [output for output in outputs if output.output_type == "error"]
+    _, outputs = run(path, tmp_path)
     assert ("MB at most" if path.stem == "what_if_over_time" else "orders") in json.dumps(outputs)
 
 

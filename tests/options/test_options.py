@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import compaction
 from compaction.cli.console import COMMANDS, load, main
 from compaction.cli.parser import Parser
 from compaction.errors import UsageError
@@ -187,8 +189,6 @@ def test_every_combination_applies_to_a_command_and_is_called() -> None:
 
 
 def test_an_unknown_keyword_is_a_type_error_as_of_any_function() -> None:
-    import compaction
-
     with pytest.raises(TypeError, match=r"compact\(\) got an unexpected keyword argument 'topic'"):
         compaction.compact("/nowhere", topic="orders")  # type: ignore[call-arg]
 
@@ -196,16 +196,7 @@ def test_an_unknown_keyword_is_a_type_error_as_of_any_function() -> None:
 TIME_MS = 1_795_312_800_000
 
 
-def duration(value: str | int) -> int | None:
-    return read_duration("--x", value)
-
-
-def size(value: str | int) -> int | None:
-    return read_size("--x", value)
-
-
-def share(value: str) -> float | None:
-    return read_share("--x", value)
+duration, size, share = (partial(read, "--x") for read in (read_duration, read_size, read_share))
 
 
 @pytest.mark.parametrize(
