@@ -57,17 +57,15 @@ def test_a_changing_run_holds_the_lock_and_a_claim(tmp_path: Path) -> None:
     assert names(tmp_path) == [LOCK]
 
 
-def test_a_copying_run_keeps_a_broker_out_and_lets_readers_in(tmp_path: Path) -> None:
-    (tmp_path / LOCK).touch()
-    with access(FS, [str(tmp_path)], Purpose.COPY) as held:
+@pytest.mark.parametrize("has_lock_file", [True, False])
+def test_a_copying_run_keeps_brokers_and_changing_runs_out_and_lets_copying_ones_in(
+    tmp_path: Path, has_lock_file: bool
+) -> None:
+    """If there is no lock file to share, a copy makes one, as a broker does."""
+    if has_lock_file:
+        (tmp_path / LOCK).touch()
+    with access(FS, [str(tmp_path)], Purpose.COPY) as held, access(FS, [str(tmp_path)], Purpose.COPY):
         assert held.owner(str(tmp_path)) is NO_OWNER
-        assert "in use" in try_elsewhere(tmp_path)
-    assert try_elsewhere(tmp_path) == "free\n"
-
-
-def test_a_run_that_began_after_a_copy_does_not_win(tmp_path: Path) -> None:
-    """There was no lock file to share: a copy makes one, as a broker does."""
-    with access(FS, [str(tmp_path)], Purpose.COPY), access(FS, [str(tmp_path)], Purpose.COPY):
         assert "in use" in try_elsewhere(tmp_path)
         with pytest.raises(LockedError), access(FS, [str(tmp_path)], Purpose.CHANGE):
             pass

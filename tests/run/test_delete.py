@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -65,11 +64,10 @@ def test_a_dry_run_reports_what_a_run_does_and_writes_nothing(logs: Path) -> Non
     assert tree(logs) != before
 
 
-def store(logs: Path, *values: bytes) -> None:
-    """Appends records to the metadata log, as a controller of another version might."""
+def store(logs: Path, value: bytes) -> None:
+    """Appends a record to the metadata log, as a controller of another version might."""
     log = max((logs / "__cluster_metadata-0").glob("*.log"))
-    records = [Record(10**6 + at, 1, None, value) for at, value in enumerate(values)]
-    log.write_bytes(log.read_bytes() + Batch(records).encode())
+    log.write_bytes(log.read_bytes() + Batch([Record(10**6, 1, None, value)]).encode())
 
 
 def test_a_bad_value_in_the_metadata_log_fails_the_logs_of_its_topic(logs: Path) -> None:
@@ -78,19 +76,6 @@ def test_a_bad_value_in_the_metadata_log_fails_the_logs_of_its_topic(logs: Path)
     assert {name for name, log in report.items() if log.status is LogStatus.FAILED} == {"clickstream-0", "clickstream-1"}
     assert "retention.ms = '-7' is less than -1" in report["clickstream-0"].reason
     assert report["sessions-0"].expired_segments
-
-
-def test_an_unreadable_metadata_log_fails_the_logs_of_its_directory(logs: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    shutil.copytree(logs / "clickstream-0", other / "clickstream-0")
-    # the second is a record frame of an unknown version
-    store(logs, stored_config("clickstream", "retention.ms", "1"), b"\x09\x04\x00")
-    found = (*logs_in(logs)[1], *logs_in(other)[1])
-    both = replace(request(logs, "cleanup.policy=delete", "retention.ms=1"), log_dirs=(str(logs), str(other)), logs=found)
-    report = delete_old_segments(LocalPasses, both)
-    failed = {log.log_dir for log in report.logs if log.status is LogStatus.FAILED}
-    assert failed == {str(logs)}
-    assert [log.status for log in report.logs if log.log_dir == str(other)] == [LogStatus.CLEANED]
 
 
 def read_by_tasks(request: CompactionRequest) -> tuple[list[Any], list[Any]]:

@@ -108,17 +108,13 @@ def test_producers_expire_as_in_that_version(tmp_path: Path, version: str, given
     assert [each.broker.producer_id_expiration_ms for each in found] == [expiration_ms]
 
 
-def test_a_set_that_the_clusters_version_does_not_have_is_refused(tmp_path: Path) -> None:
+def test_a_set_must_be_of_the_clusters_version_if_that_is_known(tmp_path: Path) -> None:
     empty_logs(tmp_path, "orders-0")
+    sets = Resolver(read_sets(["message.timestamp.difference.max.ms=1", "remote.copy.lag.ms=1"]))
+    assert len(settings_in(tmp_path, sets)) == 1
     write_metadata(tmp_path, [feature("metadata.version", 21), *stored("orders")])
     with pytest.raises(ConfigError, match=r"Kafka 3\.9 has no configuration remote\.copy\.lag\.ms, which is since 4\.4"):
-        settings_in(tmp_path, Resolver(read_sets(["remote.copy.lag.ms=1"])))
-
-
-def test_a_set_of_any_version_is_accepted_if_the_version_is_unknown(tmp_path: Path) -> None:
-    empty_logs(tmp_path, "orders-0")
-    sets = read_sets(["message.timestamp.difference.max.ms=1", "remote.copy.lag.ms=1"])
-    assert len(settings_in(tmp_path, Resolver(sets))) == 1
+        settings_in(tmp_path, sets)
 
 
 POLICIES = {
@@ -140,10 +136,7 @@ def test_directories_of_one_cluster_share_the_metadata_log_of_one_of_them(tmp_pa
         assert second_policies(found) == POLICIES
     told = str(known(found["second/orders-1"]).topic.source("cleanup.policy"))
     assert told == f"the topic's configuration in the metadata log {first / METADATA}"
-
-
-def test_a_metadata_log_is_shared_even_if_no_log_of_its_own_directory_is_selected(tmp_path: Path) -> None:
-    first, second = jbod(tmp_path)
+    # even if no log of its own directory is selected
     for path in first.iterdir():
         if path.is_dir() and path.name != METADATA:
             shutil.rmtree(path)
