@@ -23,7 +23,7 @@ from compaction.files.filesystem import FileSystem
 from compaction.files.local import LocalFileSystem
 from compaction.log import access as mounts
 from compaction.log.access import NO_OWNER, Claim, Identity, Owner, Purpose, access, is_claim, require_still_unlocked
-from compaction.log.checkpoint_store import Change, CheckpointFiles, read_checkpoints
+from compaction.log.checkpoint_store import Change, CheckpointFiles, Checkpoints, read_checkpoints
 from compaction.names import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,
@@ -316,6 +316,13 @@ PATH = f"/logs/{CLEANER_OFFSETS}"
 GARBLED = [b"1\n0\n", b"x\n", b"0\n2\na 0 5\n", b"0\n1\na 0\n", b"0\n1\na 0 x\n", b"\xff\xfe", b"0\n-1\n"]
 
 
+POINTS, CLEAN = b"0\n1\na 0 7\n", Checkpoints("/logs", clean_shutdown=True)
+
+
+def killed(points: dict[TopicPartition, int]) -> Checkpoints:
+    return Checkpoints("/logs", recovery_points=points)
+
+
 def change(fs: FileSystem, *changes: Change, name: str = CLEANER_OFFSETS, files: CheckpointFiles | None = None) -> None:
     files = CheckpointFiles(fs) if files is None else files
     for each in changes:
@@ -335,37 +342,27 @@ def with_offsets(*entries: str) -> FaultyFileSystem:
     return log_dir(**{CLEANER_OFFSETS: "\n".join(["0", str(len(entries)), *entries, ""]).encode()})
 
 
-def test_each_file_has_its_own_offsets() -> None:
-    files = {LOG_STARTS: b"0\n1\na 0 1\n", HIGH_WATERMARKS: b"0\n1\na 0 2\n", CLEANER_OFFSETS: b"0\n2\na 0 3\nb.c 12 4\n"}
-    found = read_checkpoints(log_dir(**files), "/logs")
-    assert (found.log_starts, found.high_watermarks, found.cleaner_offsets) == ({A: 1}, {A: 2}, {A: 3, B: 4})
-    found.require_valid()
-
-
-@pytest.mark.parametrize("data", [None, b"", b"0\n", b"0\n0\n"])
-def test_missing_and_empty_files_have_no_entries(data: bytes | None) -> None:
-    found = read_checkpoints(log_dir(**({} if data is None else {CLEANER_OFFSETS: data})), "/logs")
-    found.require_valid()
-    assert found.cleaner_offsets == {}
-
-
 @pytest.mark.parametrize(
-    ("files", "recovery_points"),
+    ("files", "expected"),
     [
-        pytest.param({}, None, id="no broker has used the directory"),
-        pytest.param({RECOVERY_POINTS: b"0\n1\na 0 7\n"}, {A: 7}, id="killed"),
-        pytest.param({RECOVERY_POINTS: b"noise"}, {}, id="killed, recovers everything"),
-        pytest.param({META_PROPERTIES: b""}, {}, id="killed before the first recovery points were written"),
-        pytest.param({META_PROPERTIES: b"", CLEAN_SHUTDOWN: b""}, None, id="shut down cleanly without them"),
-        pytest.param({RECOVERY_POINTS: b"0\n1\na 0 7\n", CLEAN_SHUTDOWN: b""}, None, id="shut down cleanly"),
+        pytest.param({}, Checkpoints("/logs"), id="no broker has used the directory"),
+        *(({CLEANER_OFFSETS: empty}, Checkpoints("/logs")) for empty in (b"", b"0\n", b"0\n0\n")),
+        pytest.param(
+            {LOG_STARTS: b"0\n1\na 0 1\n", HIGH_WATERMARKS: b"0\n1\na 0 2\n", CLEANER_OFFSETS: b"0\n2\na 0 3\nb.c 12 4\n"},
+            Checkpoints("/logs", {A: 1}, {A: 2}, {A: 3, B: 4}),
+            id="each file has its own offsets",
+        ),
+        pytest.param({RECOVERY_POINTS: POINTS}, killed({A: 7}), id="killed"),
+        pytest.param({RECOVERY_POINTS: b"noise"}, killed({}), id="killed, recovers everything"),
+        pytest.param({META_PROPERTIES: b""}, killed({}), id="killed before the first recovery points were written"),
+        pytest.param({META_PROPERTIES: b"", CLEAN_SHUTDOWN: b""}, CLEAN, id="shut down cleanly without them"),
+        pytest.param({RECOVERY_POINTS: POINTS, CLEAN_SHUTDOWN: b""}, CLEAN, id="shut down cleanly"),
     ],
 )
-def test_recovery_points_count_if_the_broker_was_killed(
-    files: dict[str, bytes], recovery_points: dict[TopicPartition, int] | None
-) -> None:
+def test_checkpoints_are_read(files: dict[str, bytes], expected: Checkpoints) -> None:
     found = read_checkpoints(log_dir(**files), "/logs")
     found.require_valid()
-    assert found.recovery_points == recovery_points
+    assert found == expected
 
 
 @pytest.mark.parametrize("data", GARBLED)
@@ -395,17 +392,13 @@ CHANGES = [
 @pytest.mark.parametrize(("changes", "expected"), CHANGES)
 def test_a_change_keeps_other_entries_and_is_durable(changes: list[Change], expected: bytes) -> None:
     fs = with_offsets("a 0 3", "b.c 12 4")
+    done, before = fs.done, fs.read_bytes(PATH)
     change(fs, *changes)
+    # an unchanged file is not written
+    assert (fs.done == done) == (expected == before)
     for seed in (None, 1, 2, 3):
         assert fs.after_power_loss(seed).read_bytes(PATH) == expected
     assert fs.listdir("/logs") == [CLEANER_OFFSETS]
-
-
-def test_an_unchanged_file_is_not_written() -> None:
-    fs = with_offsets("a 0 3")
-    done = fs.done
-    change(fs, Change(A, 3))
-    assert fs.done == done
 
 
 def test_a_new_file_takes_mode_and_owner_of_the_one_named() -> None:
@@ -436,17 +429,7 @@ def syncs_slowly(operation: Operation) -> None:
         time.sleep(0.01)
 
 
-def test_changes_of_many_threads_are_batched_into_few_writes() -> None:
-    fs, logs = WatchedFileSystem(log_dir(), syncs_slowly), [TopicPartition("t", number) for number in range(200)]
-    files = CheckpointFiles(fs)
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda tp: change(fs, Change(tp, tp.partition), files=files), logs))
-    assert read_checkpoints(fs, "/logs").cleaner_offsets == {tp: tp.partition for tp in logs}
-    assert sum(step.name == "rename" for step in fs.log) <= 100
-    assert fs.read_bytes(PATH).decode().splitlines()[2:] == [f"t {number} {number}" for number in range(200)]
-
-
-def test_an_entry_is_returned_during_a_write_without_reading_the_file_again() -> None:
+def test_changes_of_many_threads_are_batched_into_few_writes_and_the_file_is_read_once() -> None:
     logs = [TopicPartition("t", number) for number in range(200)]
     fs = WatchedFileSystem(with_offsets(*(f"t {number} {number}" for number in range(200))), syncs_slowly)
     files = CheckpointFiles(fs)
@@ -459,8 +442,10 @@ def test_an_entry_is_returned_during_a_write_without_reading_the_file_again() ->
     with ThreadPoolExecutor(16) as pool:
         assert list(pool.map(move, logs)) == list(range(200))
     assert read_checkpoints(fs, "/logs").cleaner_offsets == dict.fromkeys(logs, 1000)
-    # once by the run, once by the line above
-    assert sum((step.name, step.path) == ("read", PATH) for step in fs.log) == 2
+    assert fs.read_bytes(PATH).decode().splitlines()[2:] == [f"t {number} 1000" for number in range(200)]
+    assert sum(step.name == "rename" for step in fs.log) <= 100
+    # once by the run, twice by the lines above
+    assert sum((step.name, step.path) == ("read", PATH) for step in fs.log) == 3
 
 
 def test_changes_by_another_process_are_detected() -> None:
