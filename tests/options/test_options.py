@@ -149,7 +149,9 @@ def test_a_bad_value_is_refused_in_one_line_that_names_it(
 
 
 @pytest.mark.parametrize("command", OPTIONS)
-def test_the_short_help_has_the_options_that_people_use(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_short_help_has_the_options_that_people_use_and_the_complete_one_every_flag_once(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     Parser(OPTIONS[command]).print_usual()
     short = capsys.readouterr().out
     usual = [row for row in OPTIONS[command].rows.values() if row.usual and row.flag]
@@ -157,10 +159,6 @@ def test_the_short_help_has_the_options_that_people_use(command: str, capsys: py
     assert all(row.flag in short for row in usual)
     hidden = len(OPTIONS[command].rows) - sum(row.usual for row in OPTIONS[command].rows.values())
     assert (f"--help-all shows {hidden}" in short) or hidden <= 2
-
-
-@pytest.mark.parametrize("command", OPTIONS)
-def test_the_complete_help_has_every_flag_once(command: str) -> None:
     text = Parser(OPTIONS[command]).format_help()
     flags = [each.flag for row in OPTIONS[command].rows.values() for each in (row, *row.others) if each.flag]
     assert [flag for flag in flags if flag not in text] == []

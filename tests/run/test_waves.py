@@ -62,20 +62,10 @@ def all_cleaned(report: RunReport) -> bool:
     return all(log.status is LogStatus.CLEANED for log in report.logs)
 
 
-def test_one_call_cleans_logs_whose_outputs_take_three_times_the_free_space() -> None:
-    disk = SmallDisk.with_free_share(60, FREE)
-    free = disk.size_bytes - used_bytes(disk.disk)
-    report = disk.run(60)
-    assert all_cleaned(report) and len(report.logs) == 60
-    assert sum(wave.logs for wave in report.waves) == 60
-    # log, index and time index of each output, in blocks
-    assert 60 * 3 * 4096 > 3 * free
-    assert disk.peak <= 0.97 * disk.size_bytes
-    assert files_of(disk.disk, [DELETED]) == undisturbed(60)
-
-
-def test_waves_follow_each_other_once_the_delay_has_passed() -> None:
+def test_waves_of_three_times_the_free_space_follow_each_other_once_the_delay_has_passed() -> None:
     disk = SmallDisk.with_free_share(LOGS, FREE)
+    # log, index and time index of each output, in blocks
+    assert LOGS * 3 * 4096 > 3 * (disk.size_bytes - used_bytes(disk.disk))
     done, so_far = list[int](), list[RunReport]()
 
     def look(operation: Operation) -> None:
@@ -83,7 +73,8 @@ def test_waves_follow_each_other_once_the_delay_has_passed() -> None:
             done.append(len(cleaned_logs(disk.disk)))
 
     report = disk.run(LOGS, look, on_wave=so_far.append)
-    assert len(report.waves) > 4
+    assert all_cleaned(report) and len(report.waves) > 4
+    assert disk.peak <= disk.size_bytes and files_of(disk.disk, [DELETED]) == undisturbed()
     # each is in place before the next one begins
     assert sorted(set(done)) == [sum(wave.logs for wave in report.waves[:number]) for number in range(len(report.waves))]
     assert disk.clock.slept and set(disk.clock.slept) == {60.0}
@@ -120,16 +111,16 @@ def test_a_run_with_one_wave_has_one_job_for_each_pass_and_does_not_speak_of_wav
 
 
 def test_replaced_segments_are_released_early_on_request() -> None:
-    disk = SmallDisk.with_free_share(LOGS, FREE)
+    disk = SmallDisk.with_free_share(60, FREE)
     before = used_bytes(disk.disk)
-    report = disk.run(LOGS, release_early=True)
-    assert all_cleaned(report)
+    report = disk.run(60, release_early=True)
+    assert all_cleaned(report) and disk.peak <= 0.97 * disk.size_bytes
     assert disk.clock.slept == []
     assert all(wave.bytes_freed > wave.bytes_written > 0 for wave in report.waves)
     assert sum(log.deleted_bytes for log in report.logs) == 0
     assert not any(path.endswith(DELETED) for path in disk.disk.paths())
     assert used_bytes(disk.disk) < 0.7 * before
-    assert files_of(disk.disk) == undisturbed()
+    assert files_of(disk.disk) == undisturbed(60)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.45, 0.7, 0.98])
