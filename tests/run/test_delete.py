@@ -54,16 +54,6 @@ def by_name(report: RunReport) -> dict[str, LogReport]:
     return {log.name: replace(log, seconds=0) for log in report.logs}
 
 
-def test_a_dry_run_reports_what_a_run_does_and_writes_nothing(logs: Path) -> None:
-    before = tree(logs)
-    dry = delete_old_segments(LocalPasses, request(logs, dry_run=True))
-    assert tree(logs) == before
-    real = delete_old_segments(LocalPasses, request(logs))
-    assert by_name(dry) == by_name(real)
-    assert {log.name for log in real.logs if log.expired_segments} >= {"clickstream-0", "clickstream-1", "sessions-0"}
-    assert tree(logs) != before
-
-
 def store(logs: Path, value: bytes) -> None:
     """Appends a record to the metadata log, as a controller of another version might."""
     log = max((logs / "__cluster_metadata-0").glob("*.log"))

@@ -99,14 +99,7 @@ def test_a_dry_run_in_a_store_promises_no_deleted_files() -> None:
 def expire_two_segments(log_dir: Path, log: ValidLog, *, policy: str = "compact,delete", dry_run: bool = False) -> RunReport:
     settings = {"cleanup.policy": policy, "retention.bytes": str(len(log.files[log.log(2)])), "retention.ms": "-1"}
     request = request_for(log_dir, NOW_MS, {"orders": settings}, dry_run=dry_run)
-    if policy == "delete":
-        return delete_old_segments(LocalPasses, request)
-    return clean_logs(LocalPasses, request)
-
-
-def only(report: RunReport) -> LogReport:
-    (log,) = report.logs
-    return log
+    return (delete_old_segments if policy == "delete" else clean_logs)(LocalPasses, request)
 
 
 def terminal(report: RunReport) -> str:
@@ -120,8 +113,8 @@ def test_records_of_expired_segments_are_counted(tmp_log_dir: Path, kind: str) -
     log = valid_log(kind)
     write_log(tmp_log_dir / "orders-0", log.files)
     planned, report = (expire_two_segments(tmp_log_dir, log, dry_run=dry_run) for dry_run in (True, False))
-    assert (only(report).expired_segments, only(report).expired_records) == (2, 2 * RECORDS[kind])
-    assert only(planned).expired_records == only(report).expired_records
+    assert (report.logs[0].expired_segments, report.logs[0].expired_records) == (2, 2 * RECORDS[kind])
+    assert planned.logs[0].expired_records == report.logs[0].expired_records
     assert f"-{2 * RECORDS[kind]} " in terminal(report)
     assert f" with {2 * RECORDS[kind]} records expired" in terminal(report)
 
@@ -132,7 +125,7 @@ def test_a_damaged_segment_expires_uncounted(tmp_log_dir: Path, caplog: pytest.L
     damaged[60] ^= 1
     write_log(tmp_log_dir / "orders-0", {**log.files, log.log(1): bytes(damaged)})
     report = expire_two_segments(tmp_log_dir, log)
-    assert (only(report).expired_segments, only(report).expired_records) == (2, None)
+    assert (report.logs[0].expired_segments, report.logs[0].expired_records) == (2, None)
     assert " records" not in terminal(report)
     assert [record.getMessage() for record in caplog.records if "not counted" in record.getMessage()]
 
@@ -140,5 +133,5 @@ def test_a_damaged_segment_expires_uncounted(tmp_log_dir: Path, caplog: pytest.L
 def test_a_run_of_the_delete_policy_reads_no_segment(tmp_log_dir: Path) -> None:
     log = valid_log("none")
     write_log(tmp_log_dir / "orders-0", log.files)
-    report = only(expire_two_segments(tmp_log_dir, log, policy="delete"))
+    report = expire_two_segments(tmp_log_dir, log, policy="delete").logs[0]
     assert (report.expired_segments, report.expired_records) == (2, None)

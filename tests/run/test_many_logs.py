@@ -117,22 +117,14 @@ def test_logs_of_other_topics_are_not_accessed(tmp_path: Path) -> None:
     assert accessed and all(path.startswith(f"{others}00001-") for path in accessed)
 
 
-@contextmanager
-def open_files(most: int) -> Iterator[None]:
-    """Limits the open files of this process to ``most`` more than it has."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    own = len(list(Path("/proc/self/fd").iterdir()))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (own + most, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
 def test_a_run_opens_few_files_at_once(tmp_path: Path) -> None:
     write_many_logs(tmp_path, LOGS, 3 * LOGS, dirty=LOGS)
-    with open_files(32):
+    limits, own = resource.getrlimit(resource.RLIMIT_NOFILE), len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (own + 32, limits[1]))
+    try:
         report = clean_logs(LocalPasses, request(tmp_path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert report.totals["cleaned"] == LOGS
 
 
