@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from compaction.config.entries import LONG_MAX
@@ -95,7 +94,9 @@ def test_a_linked_directory_is_found_once_and_a_file_is_no_log(tmp_path: Path) -
     (tmp_path / "logs/alias-0").symlink_to(tmp_path / "logs/orders-0")
     (tmp_path / "logs/broken-0").symlink_to(tmp_path / "nowhere")
     (tmp_path / "logs/file-0").touch()
-    assert found(log_dir) == ["moved-0", "orders-0"]
+    (tmp_path / "link").symlink_to(log_dir)
+    for given in ([log_dir], [log_dir, log_dir + "/", str(tmp_path / "link"), log_dir + "/../logs"]):
+        assert found(given) == ["moved-0", "orders-0"]
 
 
 SELECTIONS = [
@@ -114,12 +115,6 @@ def test_topics_and_partitions_select_logs(
     tmp_path: Path, topics: list[str], partitions: list[str], expected: list[str]
 ) -> None:
     assert found(make(tmp_path, "a-0", "a-1", "ab-0", "b-0"), topics, partitions) == expected
-
-
-def test_a_directory_given_twice_is_used_once(tmp_path: Path) -> None:
-    log_dir = make(tmp_path / "logs", "orders-0")
-    (tmp_path / "link").symlink_to(log_dir)
-    assert found([log_dir, log_dir + "/", str(tmp_path / "link"), log_dir + "/../logs"]) == ["orders-0"]
 
 
 NEITHER = "a broker starts on neither: move away the one whose disk has failed"
@@ -227,15 +222,6 @@ def test_timestamps_of_the_active_segment_are_read_past_its_index() -> None:
     built = data_segment(0, [5, 6])
     fs = log_with(Built(0, {LOG: built.files[LOG], INDEX: b"", TIMEINDEX: b""}))
     assert read(fs).segments[0].largest_timestamp_ms == NOW_MS + 6
-
-
-def test_a_torn_tail_is_ignored() -> None:
-    fs = log_with(data_segment(0, [5, 6]))
-    name = join(HERE.path, segment_file(0, LOG))
-    whole = fs.read_bytes(name)
-    fs.put(name, whole + data_batch(7)[:-1])
-    view = read(fs)
-    assert (view.log_end_offset, view.size_bytes) == (7, len(whole))
 
 
 def test_a_directory_without_segments_is_an_empty_log() -> None:
@@ -350,8 +336,7 @@ def test_entries_of_other_logs_are_ignored() -> None:
 def test_many_producers_over_many_blocks_are_all_found() -> None:
     batches = [idempotent_batch(offset, offset % 37, sequence=offset // 37) for offset in range(2000)]
     found = producers_of(read(log_with(build(0, batches))))
-    lasts = np.arange(2000)[-37:]
-    assert found == {int(offset % 37): (int(offset), -1) for offset in lasts}
+    assert found == {offset % 37: (offset, -1) for offset in range(2000 - 37, 2000)}
 
 
 @pytest.mark.parametrize(

@@ -243,14 +243,6 @@ def test_records_below_the_log_start_that_the_source_still_has_are_no_reason_for
     assert reports["orders"].since == "grown"
 
 
-def test_a_copy_that_does_not_record_its_settings_is_not_continued(night: Night, first: Path) -> None:
-    manifest = read_finished(str(first))
-    assert manifest is not None and manifest.sources is not None
-    edited(first, sources={path: replace(log, rules=None) for path, log in manifest.sources.items()})
-    _, reports = night.copy(first)
-    assert reports["orders"].since_reason == "the previous copy does not record the settings that it was made with"
-
-
 def copy_during(night: Night, first: Path, at: Path | str, change: Callable[[], object]) -> Mapping[str, LogReport]:
     """The reports of a copy to ``copy``: before a file is copied from or to ``at`` for the first time, something changes."""
     begun: list[Operation] = []
@@ -363,6 +355,11 @@ def edited(copy: Path, **fields: Any) -> None:
 
 
 def test_an_output_that_cannot_be_continued_is_refused(night: Night, first: Path) -> None:
+    manifest = read_finished(str(first))
+    assert manifest is not None and manifest.sources is not None
+    edited(first, sources={path: replace(log, rules=None) for path, log in manifest.sources.items()})
+    _, reports = night.copy(first)
+    assert reports["orders"].since_reason == "the previous copy does not record the settings that it was made with"
     edited(first, request={"command": "erase"})
     with pytest.raises(UsageError, match="--since: this is an output of erase, which lacks records that the source has"):
         night.copy(first)
