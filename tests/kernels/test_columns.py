@@ -1,5 +1,5 @@
-"""Located fields and records of backup sets against records decoded one by one; malformed records. ``tests/source`` compares
-columns with what a plain consumer is served."""
+"""Located fields and records of backup sets against records decoded one by one. ``tests/source`` compares columns with what a
+plain consumer is served, ``test_reading.py`` their errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from compaction.kernels.locate import (
     locate_messages,
     locate_records,
 )
-from compaction.kernels.records import BAD_RECORD, OK, RECORDS_MISSING, RECORDS_REMAINING
+from compaction.kernels.records import OK
 from tests.kafka.encode import Batch, Legacy
 from tests.kernels.tables import scanned
 from tests.log.logs import iter_batches
@@ -65,38 +65,6 @@ def records(draw: st.DrawFn, most: int = 12, gaps: tuple[int, ...] = (1, 1, 1, 2
         headers = draw(st.lists(st.builds(Header, st.text("abä€", max_size=70), some_bytes(20)), max_size=3))
         found.append(Record(offset, time, draw(some_bytes(200)), draw(some_bytes(300)), tuple(headers)))
     return found
-
-
-def decode(batches: list[bytes]) -> tuple[Columns, int]:
-    """The columns and the error."""
-    blocks = scanned(b"".join(batches))
-    chosen, sizes = np.empty(len(blocks.rows), np.int32), np.zeros(6, np.int64)
-    limits = np.array((0, 2**63 - 1, -(2**63), 2**63 - 1), np.int64)
-    _, error = measure_records(*blocks, limits, ALL, chosen, sizes)
-    columns = new_columns(sizes, ALL)
-    if error == OK:
-        assert fill_columns(*blocks, limits, ALL, columns) == len(columns.offset)
-    return columns, int(error)
-
-
-def damaged(change: dict[int, int]) -> bytes:
-    batch = bytearray(Batch([Record(at, 0, b"key", b"value") for at in range(3)]).encode())
-    for position, value in change.items():
-        batch[position] = value
-    return bytes(batch)
-
-
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        ({60: 2}, RECORDS_REMAINING),
-        ({26: 3, 60: 4}, RECORDS_MISSING),
-        ({61: 0x7E}, BAD_RECORD),
-        ({65: 0x7F}, BAD_RECORD),
-    ],
-)
-def test_malformed_records_are_rejected(change: dict[int, int], error: int) -> None:
-    assert decode([damaged(change)])[1] == error
 
 
 def located(raw: bytes) -> tuple[NDArray[np.uint8], NDArray[np.void]]:
@@ -274,7 +242,13 @@ def test_offsets_ascend_across_calls() -> None:
 
 
 def columns_of(given_records: list[Record]) -> Columns:
-    return decode(list(map(single, given_records)))[0]
+    blocks = scanned(b"".join(map(single, given_records)))
+    chosen, sizes = np.empty(len(blocks.rows), np.int32), np.zeros(6, np.int64)
+    limits = np.array((0, 2**63 - 1, -(2**63), 2**63 - 1), np.int64)
+    assert measure_records(*blocks, limits, ALL, chosen, sizes)[1] == OK
+    columns = new_columns(sizes, ALL)
+    assert fill_columns(*blocks, limits, ALL, columns) == len(columns.offset) == len(given_records)
+    return columns
 
 
 @given(records(12, (1, 1, 1, 2, 300, 2**31), least=0), st.integers(200, 2000))

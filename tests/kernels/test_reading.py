@@ -37,6 +37,7 @@ from compaction.kernels.bytes import (
     varlong,
     varlong_size,
 )
+from compaction.kernels.columns import HEADERS, measure_records
 from compaction.kernels.compiling import (
     crc32c,
     load8,
@@ -455,8 +456,13 @@ def record(*, delta: int = 0, body: bytes | None = None, length: int | None = No
     ],
 )
 def test_malformed_records_give_their_error(body: bytes, count: int, error: int) -> None:
-    next_at, *_, found = scanned_records(batch_of(body, count), 4)
+    blocks = batch_of(body, count)
+    next_at, *_, found = scanned_records(blocks, 4)
     assert (found, next_at) == (error, 1 if error == OK else 0)
+    limits = np.array((-1, 2**63 - 1, -(2**63), 2**63 - 1), np.int64)
+    sizes = np.empty(1, np.int32), np.zeros(6, np.int64)
+    # columns do not depend on the order of offsets
+    assert measure_records(*blocks, limits, HEADERS, *sizes)[1] == (OK if error == OFFSET_ORDER else error)
 
 
 @pytest.mark.parametrize("seed", range(6))
