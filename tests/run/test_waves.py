@@ -191,15 +191,6 @@ def test_retained_segments_are_not_removed_by_any_wave() -> None:
     assert disk.clock.slept == []
 
 
-def test_waves_bound_the_segments_that_the_driver_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = undisturbed(5)
-    monkeypatch.setattr(waves, "_MOST_SEGMENTS", 7)
-    disk = SmallDisk.with_free_share(5, MUCH)
-    # three segments of each log are cleaned
-    assert [wave.logs for wave in disk.run(5).waves] == [2, 2, 1]
-    assert files_of(disk.disk, [DELETED]) == expected
-
-
 def test_a_disk_that_does_not_report_its_free_space_gets_one_wave(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object) -> bool:
         raise StorageError("cannot determine the free space", path="/")

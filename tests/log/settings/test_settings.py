@@ -82,13 +82,9 @@ def test_the_given_version_overrides_all_others() -> None:
     assert kafka_version("3.9.1", {"metadata.version": 33}, "", Resolver()) == KafkaVersion("3.9.1", VERSION_OPTION)
 
 
-def test_without_any_source_the_newest_rules_apply(tmp_path: Path) -> None:
+def test_the_feature_level_is_read_from_the_metadata_log_and_the_newest_rules_apply_without_any_source(tmp_path: Path) -> None:
     empty_logs(tmp_path, "orders-0")
     assert [each.kafka for each in settings_in(tmp_path)] == [KafkaVersion(NEWEST, UNKNOWN)]
-
-
-def test_the_feature_level_is_read_from_the_metadata_log(tmp_path: Path) -> None:
-    empty_logs(tmp_path, "orders-0")
     write_metadata(tmp_path, [feature("metadata.version", 7), *stored("orders"), feature("metadata.version", 21)])
     assert [each.kafka.version for each in settings_in(tmp_path)] == ["3.9"]
 
@@ -126,21 +122,17 @@ POLICIES = {
 }
 
 
-def second_policies(found: dict[str, Settings | Exception]) -> dict[str, str]:
-    return policies(found, "second/")
-
-
 def test_directories_of_one_cluster_share_the_metadata_log_of_one_of_them(tmp_path: Path) -> None:
     first, second = jbod(tmp_path)
     for found in (settings_of(first, second), settings_of(second, first)):
-        assert second_policies(found) == POLICIES
+        assert policies(found, "second/") == POLICIES
     told = str(known(found["second/orders-1"]).topic.source("cleanup.policy"))
     assert told == f"the topic's configuration in the metadata log {first / METADATA}"
     # even if no log of its own directory is selected
     for path in first.iterdir():
         if path.is_dir() and path.name != METADATA:
             shutil.rmtree(path)
-    assert second_policies(settings_of(first, second)) == POLICIES
+    assert policies(settings_of(first, second), "second/") == POLICIES
 
 
 def test_directories_of_zookeeper_brokers_have_no_policy_except_for_internal_topics(tmp_path: Path) -> None:
@@ -158,7 +150,7 @@ def test_the_metadata_log_of_another_cluster_is_ignored(tmp_path: Path) -> None:
     first, second = jbod(tmp_path)
     identify(second, cluster="another-cluster")
     found = settings_of(first, second)
-    assert set(second_policies(found).values()) == {"unknown", "compact"}
+    assert set(policies(found, "second/").values()) == {"unknown", "compact"}
     guess = str(known(found["second/orders-1"]).topic.policy_guess)
     assert f"is of cluster another-cluster, the metadata log {first / METADATA} of cluster {CLUSTER};" in guess
 
@@ -175,9 +167,9 @@ def test_a_named_metadata_log_of_another_cluster_does_not_override_the_directory
 def test_an_export_uses_the_named_metadata_log_and_reports_it(tmp_path: Path) -> None:
     first, second = jbod(tmp_path)
     identify(second, cluster=None)
-    assert set(second_policies(settings_of(first, second)).values()) == {"unknown", "compact"}
+    assert set(policies(settings_of(first, second), "second/").values()) == {"unknown", "compact"}
     found = settings_of(second, metadata=[first])
-    assert second_policies(found) == POLICIES
+    assert policies(found, "second/") == POLICIES
     assert str(known(found["second/orders-1"]).topic.source("cleanup.policy")).endswith(
         f"the metadata log {first / METADATA}, named by --metadata and not known to be of the same cluster"
     )
@@ -192,7 +184,7 @@ def test_an_export_uses_none_of_the_metadata_logs_of_two_clusters(tmp_path: Path
     with pytest.raises(UsageError, match="of an unknown cluster"):
         settings_of(second, metadata=[first, other])
     found = settings_of(second, other, metadata=[other])
-    assert second_policies(found)["second/customers-0"] == "unknown"
+    assert policies(found, "second/")["second/customers-0"] == "unknown"
 
 
 def test_a_metadata_log_without_a_cluster_applies_to_other_directories_only_if_named(tmp_path: Path) -> None:
@@ -200,7 +192,7 @@ def test_a_metadata_log_without_a_cluster_applies_to_other_directories_only_if_n
     write_metadata(mine, stored("orders", "compact"))
     identify(other)
     assert policies(settings_of(mine, other)) == {"mine/orders-0": "compact", "second/orders-1": "unknown"}
-    assert second_policies(settings_of(other, metadata=[mine])) == {"second/orders-1": "compact"}
+    assert policies(settings_of(other, metadata=[mine]), "second/") == {"second/orders-1": "compact"}
 
 
 @pytest.mark.parametrize(("newer", "older"), [((3, 0), (2, 50)), ((2, 50), (2, 10))], ids=["epoch", "end offset"])
@@ -245,7 +237,7 @@ def test_a_topic_younger_than_the_metadata_log_is_unknown(tmp_path: Path) -> Non
     log.write_bytes(data[: created.position])
     found = settings_of(first, second)
     younger = ("second/customers-0", "second/clickstream-1", "second/sessions-0")
-    assert second_policies(found) == {**POLICIES, **dict.fromkeys(younger, "unknown")}
+    assert policies(found, "second/") == {**POLICIES, **dict.fromkeys(younger, "unknown")}
     guess = str(known(found["second/customers-0"]).topic.policy_guess)
     assert f"the metadata log {first / METADATA} does not know the topic;" in guess
 
