@@ -38,7 +38,7 @@ from compaction.run.expire import delete_old_segments
 from tests.certifier.certify import certify_copy
 from tests.executed import executed
 from tests.golden import KILLED_DIRS, served_by, unpack_killed
-from tests.local_job import KAFKA, TopicConfigs, clean_locally, request_for, write_offsets
+from tests.local_job import KAFKA, clean_locally, request_for, write_offsets
 from tests.local_passes import LocalPasses
 from tests.oracle.cleaner import NaiveRound, clean_log_naively
 from tests.oracle.disk import read_partition, write_partition, write_producers
@@ -214,17 +214,14 @@ def test_any_offset_is_cleaned_or_refused(tmp_path: Path, dry_run: bool) -> None
 
 @pytest.fixture(params=KILLED_DIRS)
 def killed(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
-    """A log directory, and what is expected of it."""
-    return tmp_path / request.param, unpack_killed(tmp_path)[request.param]
-
-
-def topics_of(expected: dict[str, Any]) -> TopicConfigs:
-    return dict.fromkeys(expected["logs"], expected["config"])
+    """A log directory, and what is expected of it; ``topics``: the settings of each."""
+    expected = unpack_killed(tmp_path)[request.param]
+    return tmp_path / request.param, {**expected, "topics": dict.fromkeys(expected["logs"], expected["config"])}
 
 
 def test_it_is_cleaned_to_what_kafka_leaves_after_recovery(killed: tuple[Path, dict[str, Any]]) -> None:
     log_dir, expected = killed
-    reports = clean_locally(log_dir, expected["as_of_ms"], topics_of(expected))
+    reports = clean_locally(log_dir, expected["as_of_ms"], expected["topics"])
     assert {log.status for log in reports.values()} == {LogStatus.CLEANED}
     assert {topic: served_by(log_dir / f"{topic}-0") for topic in reports} == expected["logs"]
 
@@ -232,11 +229,11 @@ def test_it_is_cleaned_to_what_kafka_leaves_after_recovery(killed: tuple[Path, d
 def test_a_copy_is_certified_and_takes_no_space_for_what_was_preallocated(killed: tuple[Path, dict[str, Any]]) -> None:
     log_dir, expected = killed
     copy, now_ms = log_dir.with_name("copy"), expected["as_of_ms"]
-    reports = clean_locally(log_dir, now_ms, topics_of(expected), output_dir=str(copy))
+    reports = clean_locally(log_dir, now_ms, expected["topics"], output_dir=str(copy))
     assert {log.status for log in reports.values()} == {LogStatus.CLEANED}
     assert {topic: served_by(copy / f"{topic}-0") for topic in expected["logs"]} == expected["logs"]
     assert max(file.stat().st_size for file in copy.rglob("*index")) < 4096
-    report = certify_copy(log_dir, copy, now_ms, topics_of(expected))
+    report = certify_copy(log_dir, copy, now_ms, expected["topics"])
     assert report.status == "holds", report
 
 
