@@ -1,7 +1,7 @@
 """Files of a log directory that runs share with each other and with brokers. Locks and claims: without working locks, exactly
 one of several runs gets a directory, in any order of their steps and with any planted claim; the others fail before an
 irreversible step. Which directories are on a local disk, by the kernel's list of mounts. Checkpoints: what is read, what a
-change leaves alone, and that a stop never garbles one."""
+change leaves alone; ``tests/output/test_swap.py`` stops changes at any operation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from compaction.names import (
 )
 from compaction.output.swap import replace_segments
 from tests.crash.surroundings import small_disk
-from tests.disk import FaultyFileSystem, Operation, WatchedFileSystem, crash_states
+from tests.disk import FaultyFileSystem, Operation, WatchedFileSystem
 from tests.files.test_lock import held_elsewhere, try_elsewhere
 from tests.output.test_swap import END, HERE, LOG_DIR, PLAIN, dirty_log, everything, write_cleaned
 
@@ -407,20 +407,6 @@ def test_a_new_file_takes_mode_and_owner_of_the_one_named() -> None:
     change(fs, Change(A, 1, like="/logs/meta"))
     found = fs.stat(PATH)
     assert found is not None and found.mode == 0o600
-
-
-@pytest.mark.parametrize("before", [None, b"0\n1\na 0 3\n"])
-def test_a_crash_at_any_operation_leaves_the_old_or_the_new_file(before: bytes | None) -> None:
-    def make(step: int | None) -> FaultyFileSystem:
-        fs = log_dir(**({} if before is None else {CLEANER_OFFSETS: before}))
-        return fs.run_until(step, lambda fs: change(fs, Change(A, 8)))
-
-    seen = set()
-    for name, fs in crash_states(make):
-        found = fs.read_bytes(PATH) if fs.stat(PATH) is not None else None
-        assert found in (before, b"0\n1\na 0 8\n"), name
-        seen.add(found)
-    assert len(seen) == 2
 
 
 def syncs_slowly(operation: Operation) -> None:
