@@ -31,7 +31,6 @@ from compaction.log.read_log import (
 from compaction.names import INDEX, LOG, SNAPSHOT, TIMEINDEX, TopicPartition, segment_file
 from compaction.rules.log_view import AbortedTxn, LogView
 from tests.disk import FaultyFileSystem
-from tests.kafka.encode import Legacy, Record
 from tests.log.logs import (
     NOW_MS,
     TOPIC,
@@ -203,14 +202,6 @@ def test_a_preallocated_tail_is_ignored(kind: str) -> None:
     fs.put(name, built.files[kind] + bytes(10 * 1024 * 1024 // 24 * 24))
     found = read(fs)
     assert (found, found.segments[0].mtime_ns) == (expected, mtime_ns)
-
-
-def test_records_without_timestamps_have_the_mtime() -> None:
-    messages = Legacy([Record(offset, -1, b"k", b"v") for offset in (3, 4)], magic=0).encode()
-    fs = log_with(Built(0, {LOG: messages, INDEX: b"", TIMEINDEX: b""}), data_segment(10, [10]))
-    segment = read(fs).segments[0]
-    assert (segment.next_offset, segment.largest_timestamp_ms) == (5, segment.mtime_ms)
-    assert segment.first_batch_timestamp_ms == LONG_MAX
 
 
 def test_an_empty_segment_ends_where_it_begins() -> None:
