@@ -435,6 +435,7 @@ DRAWN = (
 def test_kernels_stay_within_their_arrays() -> None:
     # the tests of this module are about the compiler itself, which the mode changes
     tests = (f"--ignore={__file__}", "tests/kernels", *DRAWN)
-    checked = {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(BOUNDS_CHECKED)}
-    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, **checked)
+    done = python(
+        "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(BOUNDS_CHECKED)
+    )
     assert done.returncode == 0, done.stdout[-4_000:] + done.stderr[-2_000:]
