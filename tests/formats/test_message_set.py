@@ -1,31 +1,280 @@
-"""Messages of magic 0 and 1 are read as Kafka reads them, and become the v2 records that Kafka's filter writes.
+"""Batches of magic 2 and messages of magic 0 and 1 are read as Kafka reads them, and become the records that Kafka writes.
 
-``converted`` is the slow oracle of the kernels.
-"""
+``converted`` is the slow oracle of the kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compaction.formats import record_batch as bits
 from compaction.formats.codecs import Codec, CodecError, compress
-from compaction.formats.message_set import (
-    CRC_START,
-    HEADER_V0,
-    HEADER_V1,
-    MessageEntry,
-    parse_message_entry,
-)
+from compaction.formats.message_set import CRC_START, HEADER_V0, HEADER_V1, MessageEntry, parse_message_entry
 from compaction.formats.primitives import FormatError
-from compaction.formats.record_batch import HEADER, Record, RecordBase, RecordBatch, encode_records, parse_batch
+from compaction.formats.record_batch import (
+    HEADER,
+    EndTxnMarker,
+    Header,
+    Record,
+    RecordBase,
+    RecordBatch,
+    decode_record,
+    encode_record,
+    encode_records,
+    increment_sequence,
+    parse_batch,
+    read_end_txn_marker,
+)
 from tests.formats.golden import FILTER_HORIZON_MS, FIRST_TWO, changed, comparable, golden, record, unbase64
-from tests.kafka.encode import Batch, Legacy
+from tests.kafka.encode import CODECS, Batch, Legacy, Producer, marker
 
-GOLDEN = [case for case in golden("batches") if case["batches"][0]["magic"] < 2]
+BATCHES, MESSAGES = ([case for case in golden("batches") if (case["batches"][0]["magic"] == 2) is new] for new in (True, False))
+IDS = [case["name"] for case in BATCHES]
+DATA = [case for case in BATCHES if not case["batches"][0]["control"] and case["batches"][0]["count"]]
+
+#: with log append time the builder was given other timestamps than can be read back
+REWRITABLE = comparable([c for c in BATCHES if not c["batches"][0]["append_time"] or not c["batches"][0]["count"]])
+
+KEYS = st.none() | st.binary(max_size=20)
+HEADERS = st.builds(Header, st.text(max_size=5), st.none() | st.binary(max_size=5))
+TIMES = st.integers(-1, 2**53)
+
+
+@st.composite
+def record_lists(draw: st.DrawFn) -> list[Record]:
+    offsets = sorted(draw(st.sets(st.integers(0, 2**31 - 1), min_size=1, max_size=6)))
+    base = draw(st.integers(0, 2**60))
+    headers = st.lists(HEADERS, max_size=3).map(tuple)
+    return [Record(base + offset, draw(TIMES), draw(KEYS), draw(KEYS), draw(headers)) for offset in offsets]
+
+
+def golden_batch(case: dict[str, Any]) -> RecordBatch:
+    batch = parse_batch(unbase64(case["bytes"]))
+    assert batch.size == len(unbase64(case["bytes"]))
+    return batch
+
+
+@pytest.mark.parametrize("case", BATCHES, ids=IDS)
+def test_kafkas_batches_are_read_as_kafka_reads_them(case: dict[str, Any]) -> None:
+    batch, expected = golden_batch(case), dict(case["batches"][0])
+    batch.ensure_valid()
+    assert list(batch.records()) == [record(row) for row in expected.pop("records")]
+    assert expected.pop("valid")
+    header = batch.header
+    assert expected == {
+        "magic": batch.magic,
+        "size": batch.size,
+        "base_offset": batch.base_offset,
+        "last_offset": batch.last_offset,
+        "max_timestamp": header.max_timestamp,
+        "codec": batch.codec,
+        "append_time": batch.is_log_append_time,
+        "leader_epoch": header.leader_epoch,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "last_sequence": last_sequence(batch),
+        "count": header.record_count,
+        "transactional": bool(header.attributes & bits.TRANSACTIONAL),
+        "control": batch.is_control,
+        "delete_horizon": header.base_timestamp if header.attributes & bits.DELETE_HORIZON else None,
+    }
+
+
+@pytest.mark.parametrize("case", REWRITABLE, ids=lambda c: c["name"])
+def test_kafkas_records_are_encoded_byte_for_byte(case: dict[str, Any]) -> None:
+    batch = golden_batch(case)
+    assert encoded(batch.records(), batch) == batch.data[bits.HEADER.size :]
+
+
+@pytest.mark.parametrize("case", comparable(DATA), ids=lambda c: c["name"])
+def test_a_batch_without_some_records_equals_the_output_of_kafkas_filter(case: dict[str, Any]) -> None:
+    kept = [row for row in golden_batch(case).records() if row.offset not in FIRST_TWO]
+    written = parse_batch(unbase64(case["first_two_dropped"]))
+    assert encoded(kept, written) == written.data[bits.HEADER.size :]
+
+
+def last_sequence(batch: RecordBatch) -> int:
+    first = batch.header.base_sequence
+    return first if first < 0 else increment_sequence(first, batch.header.last_offset_delta)
+
+
+def encoded(rows: Iterable[Record], batch: RecordBatch) -> bytes:
+    """Records as the payload of a batch with this header."""
+    records = encode_records(rows, RecordBase(batch.base_offset, batch.header.base_timestamp))
+    return compress(batch.codec, records) if records else b""
+
+
+@given(record_lists(), st.sampled_from(CODECS), st.booleans(), st.booleans(), st.none() | st.integers(0, 2**53))
+def test_batches_round_trip(rows: list[Record], codec: str, transactional: bool, control: bool, horizon: int | None) -> None:
+    made = Batch(
+        rows, codec, leader_epoch=3, producer_id=7, producer_epoch=1, transactional=transactional, control=control,
+        delete_horizon=horizon,
+    )  # fmt: skip
+    data = made.encode()
+    batch = parse_batch(b"xyz" + data, 3)
+    batch.ensure_valid()
+    assert list(batch.records()) == rows
+    assert (batch.position, batch.size, batch.last_offset) == (3, len(data), rows[-1].offset)
+    header = batch.header
+    flags = bits.TRANSACTIONAL * transactional | bits.CONTROL * control | bits.DELETE_HORIZON * (horizon is not None)
+    assert (batch.codec, header.attributes) == (CODECS.index(codec), CODECS.index(codec) | flags)
+    assert header.base_timestamp == (rows[0].timestamp if horizon is None else horizon)
+    if codec == "none":
+        assert encoded(rows, batch) == batch.data[bits.HEADER.size :]
+    assert (header.leader_epoch, header.producer_id, header.producer_epoch) == (3, 7, 1)
+    assert header.max_timestamp == max(row.timestamp for row in rows)
+
+
+def test_the_last_offset_of_a_batch_may_exceed_that_of_its_last_record() -> None:
+    batch = parse_batch(Batch([Record(4, 5, b"k", b"")], base_offset=2, last_offset=9, base_sequence=10).encode())
+    assert (batch.base_offset, batch.last_offset, last_sequence(batch)) == (2, 9, 17)
+    assert [(row.offset, row.sequence) for row in batch.records()] == [(4, 12)]
+
+
+@pytest.mark.parametrize(("base", "increment", "expected"), [(0, 5, 5), (2**31 - 1, 1, 0), (2**31 - 2, 4, 2)])
+def test_sequences_wrap(base: int, increment: int, expected: int) -> None:
+    assert increment_sequence(base, increment) == expected
+
+
+def test_an_empty_batch_is_only_a_header() -> None:
+    made = Batch([], "none", 5, 9, 1, 7, 2, 40, transactional=True, max_timestamp=88)
+    batch = parse_batch(made.encode())
+    assert batch.size == 61
+    assert list(batch.records()) == []
+    assert batch.header._replace(crc=0) == (5, 49, 1, 2, 0, bits.TRANSACTIONAL, 4, -1, 88, 7, 2, 40, 0)
+
+
+def test_an_offset_delta_must_fit() -> None:
+    with pytest.raises(FormatError, match="does not fit"):
+        encode_record(Record(2**31, 0, None, None), RecordBase(0, 0))
+
+
+@pytest.mark.parametrize("kind", [bits.COMMIT, bits.ABORT])
+def test_end_transaction_markers_are_written_and_read_as_by_kafka(kind: int) -> None:
+    data = marker(77, 1_700_000_000_000, Producer(4242, 3), kind, 11, leader_epoch=5)
+    name = "v2-marker-commit" if kind == bits.COMMIT else "v2-marker-abort"
+    assert data == unbase64(next(case["bytes"] for case in BATCHES if case["name"] == name))
+    batch = parse_batch(data)
+    assert batch.header.attributes == bits.CONTROL | bits.TRANSACTIONAL
+    assert read_end_txn_marker(data) == EndTxnMarker(11, 1_700_000_000_000)
+
+
+def control_batch(key: bytes | None, value: bytes) -> bytes:
+    return Batch([Record(8, 5, key, value)], control=True).encode()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "epoch"),
+    [
+        pytest.param(b"\x00\x00\x00\x02", b"", -1, id="leader change"),
+        pytest.param(b"\x00\x09\x00\x01\xff", b"\x00\x00\x00\x00\x00\x07more", 7, id="COMMIT of a later version"),
+    ],
+)
+def test_control_records_have_the_epoch_of_a_coordinator_if_they_are_markers(key: bytes, value: bytes, epoch: int) -> None:
+    assert read_end_txn_marker(control_batch(key, value)) == EndTxnMarker(epoch, 5)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(None, b""), (b"\x00\x00\x00", b""), (b"\x00\x00\x00\x01", b"short"), (b"\xff\xff\x00\x01", bytes(6))]
+)
+def test_malformed_control_records_are_errors(key: bytes | None, value: bytes) -> None:
+    with pytest.raises(FormatError, match="control record at offset 8"):
+        read_end_txn_marker(control_batch(key, value))
+
+
+class TestDamagedBatches:
+    """Every kind of damage is an error that knows where."""
+
+    good = Batch([Record(0, 5, b"key", b"value", (Header("h", b"v"),)), Record(1, 6, b"key", None)]).encode()
+
+    @pytest.mark.parametrize("position", range(bits.CRC_START, len(good), 3))
+    def test_a_flipped_bit_fails_the_crc(self, position: int) -> None:
+        data = bytearray(self.good)
+        data[position] ^= 0x10
+        with pytest.raises(FormatError, match="fails its CRC") as caught:
+            parse_batch(self.good + bytes(data), len(self.good)).ensure_valid()
+        assert caught.value.position == len(self.good)
+
+    def test_the_leader_epoch_is_not_covered(self) -> None:
+        data = changed(bits.HEADER, self.good, leader_epoch=99)
+        parse_batch(data).ensure_valid()
+
+    @pytest.mark.parametrize("cut", range(1, len(good)))
+    def test_an_incomplete_batch_is_an_error(self, cut: int) -> None:
+        with pytest.raises(FormatError) as caught:
+            parse_batch(self.good + self.good[:cut], len(self.good))
+        assert caught.value.position == len(self.good)
+
+    @pytest.mark.parametrize("length", [-(2**31), -1, 0, 48, 2**31 - 1])
+    def test_an_impossible_length(self, length: int) -> None:
+        with pytest.raises(FormatError, match=f"length {length} does not fit"):
+            parse_batch(changed(bits.HEADER, self.good, length=length))
+
+    @pytest.mark.parametrize("magic", [-1, 3, 127])
+    def test_an_unknown_magic(self, magic: int) -> None:
+        data = changed(bits.HEADER, self.good, magic=magic)
+        with pytest.raises(FormatError, match=f"magic {magic}, 2 expected"):
+            parse_batch(data)
+
+    def test_an_unknown_codec(self) -> None:
+        data = changed(bits.HEADER, self.good, attributes=6)
+        with pytest.raises(CodecError, match="codec 6"):
+            parse_batch(data).records()
+
+    @pytest.mark.parametrize(("count", "message"), [(-1, "-1 records"), (1, "left after 1"), (3, "ends inside a varint")])
+    def test_a_wrong_record_count_is_an_error(self, count: int, message: str) -> None:
+        data = changed(bits.HEADER, self.good, record_count=count)
+        with pytest.raises(FormatError, match=message):
+            list(parse_batch(data).records())
+
+    def test_more_decompressed_bytes_than_allowed(self) -> None:
+        data = Batch([Record(0, 5, b"key", bytes(100_000))], "zstd").encode()
+        with pytest.raises(CodecError, match="more than 1000"):
+            parse_batch(data).records(limit_bytes=1000)
+
+
+class TestRecords:
+    """Record bodies by hand: length, attributes, timestamp delta, offset delta, key, value, headers."""
+
+    base = RecordBase(100, 1000, 7)
+
+    @pytest.mark.parametrize(
+        ("data", "message"),
+        [
+            ("0e 00 00 00 02 61 02 62", "ends inside a varint"),
+            ("12 00 00 00 02 61 02 62 00 00", "record of 9 bytes whose fields take 8"),
+            ("01", "record of -1 bytes"),
+            ("20 00", "record of 16 bytes, 1 left"),
+            ("0c 00 00 00 01 7e 00", "runs past its record"),
+            ("0c 00 00 00 01 01 01", "with -1 headers"),
+            ("0c 00 00 00 01 01 7e", "with 63 headers"),
+            ("10 00 00 00 01 01 02 01 01", "without a key"),
+            ("0c 00 00 00 80 80 80", "ends inside a varint"),
+            ("08 00 00 00 01 01 00", "with 0 headers"),
+        ],
+    )
+    def test_damage(self, data: str, message: str) -> None:
+        with pytest.raises(FormatError, match=message):
+            decode_record(bytes.fromhex(data), 0, self.base)
+
+    def test_a_record_by_hand(self) -> None:
+        data = bytes.fromhex("20 00 03 04 02 6b 01 04 02 68 01 04 c3 bc 02 78")
+        expected = Record(102, 998, b"k", None, (Header("h", None), Header("\u00fc", b"x")), 9)
+        assert decode_record(bytes([len(data) - 1 << 1]) + data[1:], 0, self.base) == (expected, len(data))
+        assert encode_record(expected, self.base) == bytes([len(data) - 1 << 1]) + data[1:]
+
+    def test_a_header_key_with_malformed_utf8_is_encoded_unchanged(self) -> None:
+        data = bytes.fromhex("12 00 00 00 01 01 02 02 ff 01")
+        record_, end = decode_record(data, 0, self.base)
+        assert end == len(data)
+        assert encode_record(record_, self.base) == data
+
+
 WRAPPING = ["gzip", "snappy", "lz4"]
 FIELDS = st.none() | st.binary(max_size=200)
 
@@ -49,7 +298,7 @@ def message_lists(draw: st.DrawFn) -> list[Record]:
     return [Record(base + offset, draw(st.integers(-1, 2**62)), draw(FIELDS), draw(FIELDS)) for offset in offsets]
 
 
-@pytest.mark.parametrize("case", GOLDEN, ids=lambda c: c["name"])
+@pytest.mark.parametrize("case", MESSAGES, ids=lambda c: c["name"])
 def test_kafkas_messages_are_read_as_kafka_reads_them(case: dict[str, Any]) -> None:
     for batch, row in zip(batches(unbase64(case["bytes"])), case["batches"], strict=True):
         expected = dict(row)
@@ -67,7 +316,7 @@ def test_kafkas_messages_are_read_as_kafka_reads_them(case: dict[str, Any]) -> N
 
 
 @given(message_lists(), st.sampled_from([0, 1]), st.sampled_from(["none", *WRAPPING]))
-def test_round_trip(rows: list[Record], magic: int, codec: str) -> None:
+def test_messages_round_trip(rows: list[Record], magic: int, codec: str) -> None:
     expected = rows if magic else [row._replace(timestamp=-1) for row in rows]
     data = Legacy(rows, magic, codec).encode()
     for batch in batches(data):
@@ -123,7 +372,7 @@ def test_columns_point_into_the_decompressed_bytes() -> None:
     assert list(columns.records()) == rows
 
 
-class TestDamage:
+class TestDamagedMessages:
     """Every kind of damage is an error."""
 
     rows = (Record(10, 5, b"key", b"value"), Record(11, 6, None, None))
@@ -232,7 +481,7 @@ def filtered(data: bytes, dropped: frozenset[int]) -> Iterator[tuple[int, int, i
             yield kept[0].offset, kept[-1].offset, len(kept), compress(entry.codec, records)
 
 
-@pytest.mark.parametrize("case", comparable(GOLDEN), ids=lambda c: c["name"])
+@pytest.mark.parametrize("case", comparable(MESSAGES), ids=lambda c: c["name"])
 @pytest.mark.parametrize(("name", "dropped"), [("all_kept", frozenset[int]()), ("first_two_dropped", FIRST_TWO)])
 def test_the_records_are_those_that_kafkas_filter_writes(case: dict[str, Any], name: str, dropped: frozenset[int]) -> None:
     written, data = list[RecordBatch](), unbase64(case[name])
