@@ -67,29 +67,45 @@ def test_what_a_segment_covers_and_what_is_absent_are_read() -> None:
     assert (found.absent, found.end_offset) == (((15, 20), (20, 30)), 45)
 
 
+#: a segment of a manifest, and what a partition says beside its segments
+MALFORMED_SEGMENTS: list[tuple[dict[str, Any], str]] = [
+    ({"key": "other/segment.bin"}, "is not below the set 'b1'"),
+    ({"key": "b1/../x.bin"}, "is not below the set"),
+    ({"key": "b1/a\0b.bin"}, "is not below the set"),
+    ({"key": "b1/\ud800.bin"}, "is not below the set"),
+    ({"key": 5}, "key is not of type str"),
+    ({"start_offset": 1 << 63, "end_offset": (1 << 63) + 9}, "10 records at offsets 9223372036854775808"),
+    ({"end_offset": -1}, "10 records at offsets 0 to -1"),
+    ({"record_count": 11}, "11 records at offsets 0 to 9"),
+    ({"record_count": True}, "record_count is not of type int"),
+    ({"covered_start_offset": 1, "covered_end_offset": 9}, "outside of those that it covers"),
+    ({"covered_start_offset": -1, "covered_end_offset": 9}, "outside of those that it covers"),
+    ({"covered_start_offset": 0, "covered_end_offset": 1 << 70}, "outside of those that it covers"),
+    ({"compressed_size": -1}, "malformed sizes"),
+    ({"uncompressed_size": False}, "malformed sizes"),
+    ({"sha256": 1}, "malformed sizes or digest"),
+]
+MALFORMED_STATEMENTS: list[tuple[dict[str, Any], str]] = [
+    ({"gaps": None}, "orders-0: gaps is missing"),
+    ({"gaps": 5}, "orders-0: gaps is not of type list"),
+    ({"pruned": {}}, "orders-0: pruned is not of type list"),
+    ({"pruned": [{"start_offset": -5, "end_offset": 1}]}, "pruned of orders-0 have offsets -5 to 1"),
+    ({"gaps": [{"start_offset": 5, "end_offset": 1 << 70}]}, "gaps of orders-0 have offsets 5 to"),
+    ({"covered_through": "9"}, "covered_through is not of type int"),
+    ({"covered_through": 1 << 70}, "covered_through is 1180591620717411303424"),
+]
+
+
 @pytest.mark.parametrize(
-    ("change", "what"),
+    ("given", "what"),
     [
-        ({"key": "other/segment.bin"}, "is not below the set 'b1'"),
-        ({"key": "b1/../x.bin"}, "is not below the set"),
-        ({"key": "b1/a\0b.bin"}, "is not below the set"),
-        ({"key": "b1/\ud800.bin"}, "is not below the set"),
-        ({"key": 5}, "key is not of type str"),
-        ({"start_offset": 1 << 63, "end_offset": (1 << 63) + 9}, "10 records at offsets 9223372036854775808"),
-        ({"end_offset": -1}, "10 records at offsets 0 to -1"),
-        ({"record_count": 11}, "11 records at offsets 0 to 9"),
-        ({"record_count": True}, "record_count is not of type int"),
-        ({"covered_start_offset": 1, "covered_end_offset": 9}, "outside of those that it covers"),
-        ({"covered_start_offset": -1, "covered_end_offset": 9}, "outside of those that it covers"),
-        ({"covered_start_offset": 0, "covered_end_offset": 1 << 70}, "outside of those that it covers"),
-        ({"compressed_size": -1}, "malformed sizes"),
-        ({"uncompressed_size": False}, "malformed sizes"),
-        ({"sha256": 1}, "malformed sizes or digest"),
+        *((document({**SEGMENT, **change}), what) for change, what in MALFORMED_SEGMENTS),
+        *((document(SEGMENT, **more), what) for more, what in MALFORMED_STATEMENTS),
     ],
 )
-def test_a_malformed_segment_is_an_error(change: dict[str, Any], what: str) -> None:
+def test_what_is_malformed_is_an_error(given: dict[str, Any], what: str) -> None:
     with pytest.raises(FormatError, match=what):
-        parse(document({**SEGMENT, **change}))
+        parse(given)
 
 
 def test_malformed_manifests_are_errors() -> None:
@@ -137,23 +153,6 @@ def test_a_log_that_no_broker_can_have_is_an_error(topic: str, partition: int) -
         parse(given)
 
 
-@pytest.mark.parametrize(
-    ("more", "what"),
-    [
-        ({"gaps": None}, "orders-0: gaps is missing"),
-        ({"gaps": 5}, "orders-0: gaps is not of type list"),
-        ({"pruned": {}}, "orders-0: pruned is not of type list"),
-        ({"pruned": [{"start_offset": -5, "end_offset": 1}]}, "pruned of orders-0 have offsets -5 to 1"),
-        ({"gaps": [{"start_offset": 5, "end_offset": 1 << 70}]}, "gaps of orders-0 have offsets 5 to"),
-        ({"covered_through": "9"}, "covered_through is not of type int"),
-        ({"covered_through": 1 << 70}, "covered_through is 1180591620717411303424"),
-    ],
-)
-def test_malformed_statements_of_a_partition_are_errors(more: dict[str, Any], what: str) -> None:
-    with pytest.raises(FormatError, match=what):
-        parse(document(SEGMENT, **more))
-
-
 def test_a_partition_whose_only_offset_is_0_ends_at_1() -> None:
     assert parse(document(covered_through=0)).end_offset == 1
     assert parse(document(covered_through=-1)).end_offset == 0
@@ -182,9 +181,9 @@ def blocks(data: bytes, size: int) -> Iterator[bytes]:
     return (data[at : at + size] for at in range(0, len(data), size))
 
 
-def read(data: bytes, block_bytes: int = 1000, step_bytes: int = 100) -> bytes:
-    stream = SegmentStream(blocks(data, block_bytes), len(data))
-    plain = b"".join(stream.plain(step_bytes))
+def read(data: bytes, listed_bytes: int | None = None) -> bytes:
+    stream = SegmentStream(blocks(data, 1000), len(data) if listed_bytes is None else listed_bytes)
+    plain = b"".join(stream.plain(100))
     stream.check_end()
     return plain
 
@@ -224,9 +223,7 @@ def test_a_segment_that_ends_early_is_an_error(compression: int) -> None:
         with pytest.raises(FormatError):
             read(data[:end])
         with pytest.raises(FormatError, match="shorter than its listed size"):
-            stream = SegmentStream(blocks(data[: max(end, 32)], 100), len(data))
-            list(stream.plain(100))
-            stream.check_end()
+            read(data[: max(end, 32)], len(data))
 
 
 def signed(body: bytes, compression: int) -> bytes:

@@ -55,27 +55,21 @@ def test_letters_outside_ascii_are_matched_as_characters_and_not_as_their_bytes(
 
 
 @pytest.mark.parametrize(
-    "given", ["bytes=é", "bytes=", "user", "glob=a*", "prefix=", "regex=", "regex=(a", "regex=a)|(b", "regex=[z-a]"]
-)
-def test_what_is_no_pattern_is_refused_without_showing_it(given: str) -> None:
+    ("given", "reason"),
+    [
+        *((given, "") for given in ("bytes=é", "bytes=", "user", "glob=a*", "prefix=", "regex=", "regex=a)|(b")),
+        ("regex=customer: (17", "missing )"), ("regex=(17", "missing )"), ("regex=x\n: (17", "missing )"),
+        ("regex=17\\", "trailing \\"), ("regex=[z-a]", "invalid character class range"),
+        ("regex=17: (?z: a)", "invalid perl operator"), ("regex=17**", "bad repetition operator"),
+    ],
+)  # fmt: skip
+def test_what_is_no_pattern_is_refused_without_showing_it(given: str, reason: str) -> None:
     with pytest.raises(FormatError) as error:
         KeyPattern.parse(given)
     text = given.partition("=")[2]
     assert not text or text not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("expression", "reason"),
-    [
-        ("customer: (17", "missing )"), ("(17", "missing )"), ("x\n: (17", "missing )"), ("17\\", "trailing \\"),
-        ("[z-a]", "invalid character class range"), ("17: (?z: a)", "invalid perl operator"),
-        ("17**", "bad repetition operator"),
-    ],
-)  # fmt: skip
-def test_why_an_expression_is_refused_is_said_without_a_part_of_it(expression: str, reason: str) -> None:
-    with pytest.raises(FormatError) as error:
-        KeyPattern.parse(f"regex={expression}")
-    assert str(error.value) == f"is not a regular expression of RE2: {reason}"
+    if reason:
+        assert str(error.value) == f"is not a regular expression of RE2: {reason}"
 
 
 def test_equal_criteria_have_the_same_secret_under_the_same_salt_only() -> None:

@@ -493,13 +493,15 @@ def test_the_records_are_those_that_kafkas_filter_writes(case: dict[str, Any], n
     assert list(filtered(unbase64(case["bytes"]), dropped)) == expected
 
 
-@pytest.mark.parametrize("offsets", [(5, 5), (6, 5), (5, 5 + 2**31)])
-def test_offsets_beyond_the_range_of_a_batch_are_an_error(offsets: tuple[int, int]) -> None:
-    rows = [Record(offset, 5, b"k", b"v") for offset in offsets]
-    with pytest.raises(FormatError, match="do not increase"):
-        parse_message_entry(Legacy(rows, 0, "gzip").encode()).require_convertible()
-
-
-def test_a_timestamp_below_minus_one_is_an_error() -> None:
-    with pytest.raises(FormatError, match="negative timestamp"):
-        parse_message_entry(Legacy([Record(5, -2, b"k", b"v")], 1).encode()).require_convertible()
+@pytest.mark.parametrize(
+    ("message_set", "problem"),
+    [
+        (Legacy([Record(5, 5, b"k", b"v"), Record(5, 5, b"k", b"v")], 0, "gzip"), "do not increase"),
+        (Legacy([Record(6, 5, b"k", b"v"), Record(5, 5, b"k", b"v")], 0, "gzip"), "do not increase"),
+        (Legacy([Record(5, 5, b"k", b"v"), Record(5 + 2**31, 5, b"k", b"v")], 0, "gzip"), "do not increase"),
+        (Legacy([Record(5, -2, b"k", b"v")], 1), "negative timestamp"),
+    ],
+)
+def test_what_no_batch_can_hold_cannot_be_converted(message_set: Legacy, problem: str) -> None:
+    with pytest.raises(FormatError, match=problem):
+        parse_message_entry(message_set.encode()).require_convertible()

@@ -74,12 +74,6 @@ class Browser:
         file = self._write(_PHONE.format(inner.replace("&", "&amp;").replace('"', "&quot;")))
         return self._run(file, (), (800, 900))
 
-    def picture(self, page: str, target: Path, *flags: str, size: tuple[int, int] = (1200, 2600)) -> bytes:
-        """Takes a picture of a page (PNG)."""
-        file = self._write(page)
-        self._call(file, (f"--screenshot={target}", *flags), size)
-        return target.read_bytes()
-
     def _write(self, page: str) -> Path:
         number = len(list(self._scratch.glob("*.html")))
         file = self._scratch / f"page-{number}.html"
@@ -88,17 +82,14 @@ class Browser:
 
     def _run(self, file: Path, flags: Sequence[str], size: tuple[int, int]) -> Shown:
         net_log = file.with_suffix(".netlog")
-        done = self._call(file, ("--dump-dom", f"--log-net-log={net_log}", *flags), size)
+        flags = ("--dump-dom", f"--log-net-log={net_log}", f"--window-size={size[0]},{size[1]}", *flags)
+        with tempfile.TemporaryDirectory(prefix="profile-", ignore_cleanup_errors=True) as profile:
+            command = [self._path, *_FLAGS, f"--user-data-dir={profile}", *flags, file.as_uri()]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
         found = _RESULT.search(done.stdout)
         told = None if found is None else json.loads(_plain(found[1]))
         console = tuple(line for line in done.stderr.splitlines() if ":CONSOLE" in line)
         return Shown(told, console, _asked_for(net_log.read_text("utf-8", errors="replace")))
-
-    def _call(self, file: Path, flags: Sequence[str], size: tuple[int, int]) -> subprocess.CompletedProcess[str]:
-        with tempfile.TemporaryDirectory(prefix="profile-", ignore_cleanup_errors=True) as profile:
-            window = f"--window-size={size[0]},{size[1]}"
-            command = [self._path, *_FLAGS, f"--user-data-dir={profile}", window, *flags, file.as_uri()]
-            return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
 
 
 def _asked_for(net_log: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.filesize import decimal
 
+import compaction
 from compaction.config.request import CompactionRequest, ComparisonRequest
 from compaction.config.resolver import Resolver
 from compaction.config.sources import Policy, read_sets
@@ -25,6 +26,7 @@ from compaction.formats.producer_snapshot import write_snapshot
 from compaction.passes.tasks import MapContext, Slice
 from compaction.policies.compare_policies import compare_with, explain
 from compaction.policies.comparison import ComparedLog, Comparison, LogTotals, Outcome, OutcomeStatus
+from compaction.policies.result import OverTime, simulation_metrics
 from compaction.policies.shared_passes import AGE_BOUNDS_MS, POSITIONS
 from compaction.report import LogReport
 from compaction.run.compact import clean_logs
@@ -237,6 +239,17 @@ def test_spark_computes_the_same_comparison(logs: Path, comparison: Comparison, 
 
 
 @pytest.mark.spark
+def test_spark_simulates_the_same_through_time(tmp_path: Path, spark: SparkSession) -> None:
+    log_dir, policies = unpack_sample(tmp_path, "orders"), [{"cleanup.policy": "compact"}]
+    local = compaction.dry_run(log_dir, over_time=True, as_of=NOW_MS + 800 * DAY_MS, policies=policies, engine="local")
+    found = compaction.dry_run(log_dir, over_time=True, as_of=NOW_MS + 800 * DAY_MS, policies=policies, spark=spark)
+    assert isinstance(found, OverTime)
+    assert found.logs == local.logs
+    assert found.to_arrow().num_rows == 3
+    assert "run_info" in simulation_metrics(found)
+
+
+@pytest.mark.spark
 def test_every_pass_shows_its_progress_and_every_job_has_a_description(tmp_path: Path, spark: SparkSession) -> None:
     log_dir, stream = tmp_path / "logs", io.StringIO()
     of_many_keys(log_dir / "many-0", range(LEAST_KEYS + 1))
@@ -349,17 +362,6 @@ def test_a_directory_in_use_is_read_with_a_warning(sample: Path, caplog: pytest.
     assert all(re.match(rf"{sample}: process {holder} .* is at work here", line) for line in told)
 
 
-def test_a_damaged_log_fails_and_the_others_do_not(sample: Path) -> None:
-    segment = min((sample / "orders-1").glob("*.log"))
-    data = bytearray(segment.read_bytes())
-    data[len(data) // 2] ^= 0xFF
-    segment.write_bytes(data)
-    found = by_name(compared_locally(sample, "configured", "cleanup.policy=compact"))
-    assert segment.name in str(found["orders-1"].error)
-    assert found["orders-1"].outcomes == ()
-    assert all(log.error is None and len(log.outcomes) == 2 for name, log in found.items() if name != "orders-1")
-
-
 def without_keys(log_dir: Path) -> Path:
     """A log of which every third record has no key."""
     path = log_dir / "keyless-0"
@@ -446,18 +448,6 @@ def test_policies_that_change_what_is_read_are_exact_too(tmp_path: Path, logs: P
     assert_as_real_runs(found, log_dir, policies, tmp_path)
     segments = [sum(log.outcomes[number].after.segments for log in found.logs) for number in (0, 1)]
     assert segments[1] > segments[0]
-
-
-def test_an_empty_directory_has_nothing_to_do(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    found = compared_locally(tmp_path / "empty", "configured")
-    assert (found.logs, found.exit_code, found.status.value) == ((), 0, "nothing_to_do")
-
-
-def test_a_log_without_records_is_skipped(sample: Path) -> None:
-    found = compared_locally(sample, "configured", topics=("never-written",))
-    outcome = outcome_of(found)
-    assert (outcome.status, outcome.after.records, found.logs[0].keys.distinct) == (OutcomeStatus.SKIPPED, 0, 0)
 
 
 def test_lost_transaction_indexes_of_expired_producers_are_rebuilt_for_every_policy(tmp_path: Path) -> None:

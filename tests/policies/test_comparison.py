@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from compaction.config.sources import CONFIGURED
 from compaction.policies.comparison import (
     ComparedLog,
     Distribution,
-    Explanation,
     LogTotals,
     OutcomeStatus,
     comparison_metrics,
@@ -31,9 +28,10 @@ def test_totals_are_sums_of_the_logs_with_figures() -> None:
     assert compacted.statuses == {"cleaned": 2, "skipped": 0, "refused": 0, "policy_unknown": 0, "failed": 0}
 
 
-def test_an_empty_comparison_has_totals_too() -> None:
+def test_an_empty_comparison_has_totals_and_metrics_too() -> None:
     assert [totals.before for totals in comparison().totals()] == [LogTotals(), LogTotals()]
     assert comparison().status is RunStatus.NOTHING_TO_DO
+    assert comparison_metrics(comparison()).endswith("# EOF\n")
 
 
 @pytest.mark.parametrize(
@@ -47,15 +45,6 @@ def test_an_empty_comparison_has_totals_too() -> None:
 def test_one_failed_log_decides_the_exit_code(logs: tuple[ComparedLog, ...], status: RunStatus, code: int) -> None:
     found = comparison(*logs)
     assert (found.status, found.exit_code) == (status, code)
-
-
-def test_a_refusal_is_a_failure_only_under_the_configured_policy() -> None:
-    considered = comparison(log("a-0", 1, status=OutcomeStatus.REFUSED), log("b-0", 1))
-    assert (considered.status, considered.exit_code, considered.refused) == (RunStatus.DONE, 0, 1)
-    (refused, _) = considered.logs
-    configured = replace(refused, outcomes=tuple(replace(each, policy=CONFIGURED) for each in refused.outcomes))
-    found = comparison(configured)
-    assert (found.status, found.exit_code, found.refused) == (RunStatus.FAILED, 1, 1)
 
 
 def test_distributions_add_up_and_an_empty_one_adds_nothing() -> None:
@@ -79,12 +68,6 @@ def test_the_document_has_every_figure() -> None:
     assert (second["error"], second["policies"]) == ("broken", [])
 
 
-def test_explanations_have_the_conditions_of_each_policy() -> None:
-    document = json.loads(Explanation([log("a-0", 1)], 5).to_json())
-    assert (document["as_of_ms"], document["logs"][0]["policies"][0]["status"]) == (5, "cleaned")
-    assert len(document["logs"][0]["policies"][0]["why"]) == 2
-
-
 def test_every_log_has_its_figures_before_and_under_each_policy() -> None:
     compared = log("a-0", 100)
     text = comparison_metrics(comparison(compared, failed("b-0", "broken")))
@@ -105,7 +88,3 @@ def test_every_log_has_its_figures_before_and_under_each_policy() -> None:
     counted = {(dict(labels)["policy"], dict(labels)["outcome"]): value for labels, value in outcomes.items()}
     assert {key for key, value in counted.items() if value} == {(POLICIES[0], "cleaned"), (POLICIES[1], "expired")}
     assert found["as_of_timestamp_seconds", ()] == AS_OF_MS / 1000
-
-
-def test_a_comparison_of_nothing_has_a_document_too() -> None:
-    assert comparison_metrics(comparison()).endswith("# EOF\n")

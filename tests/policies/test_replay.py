@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from collections import deque
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from unittest.mock import patch
@@ -32,7 +33,10 @@ from compaction.policies.arrivals import (
 from compaction.policies.over_time import arrival_times, clock, continued, period
 from compaction.policies.replay import Replay
 from compaction.rules.log_view import LogView, Segment
-from tests.kafka.encode import Batch, Record, varint
+from tests.kafka.encode import Batch, Record
+from tests.oracle.cleaner import NaiveRound, clean_log_naively
+from tests.oracle.records import decode
+from tests.oracle.segments import NaiveSegment
 from tests.policies.evenings import Shape, arrivals_of, config_of, story
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
@@ -208,66 +212,37 @@ def test_what_comes_after_is_cleaned_as_if_it_had_come(tmp_path: Path) -> None:
     assert all(abs(one.bytes / other.bytes - 1) < 0.01 for one, other in zip(found.samples, expected.samples, strict=True))
 
 
-@dataclass
-class Stored:
-    """A record in its own batch; ``horizon_ms`` once a cleaning has retained it as a tombstone."""
-
-    offset: int
-    at_ms: int
-    key: bytes | None
-    value: bytes | None
-    horizon_ms: int | None = None
-
-    @property
-    def size(self) -> int:
-        """Of its batch."""
-        base_ms, size = self.at_ms if self.horizon_ms is None else self.horizon_ms, 0
-        for field_ in (self.key, self.value):
-            size += len(varint(-1)) if field_ is None else len(varint(len(field_))) + len(field_)
-        body = 1 + len(varint(self.at_ms - base_ms)) + 1 + size + 1
-        return 61 + len(varint(body)) + body
+def first_ms(segment: NaiveSegment) -> int:
+    """The time of the first record of a segment that has one."""
+    return next(decode(segment.log)).records()[0].timestamp
 
 
-@dataclass
-class Piece:
-    """A segment."""
-
-    base: int
-    written_ms: int
-    records: list[Stored] = field(default_factory=list)
-
-    @property
-    def size(self) -> int:
-        return sum(record.size for record in self.records)
-
-    @property
-    def largest_ms(self) -> int:
-        return max((record.at_ms for record in self.records), default=self.written_ms)
+def largest_ms(segment: NaiveSegment) -> int:
+    return max((batch.max_timestamp for batch in segment.batches), default=segment.mtime_ms)
 
 
-class Oracle:
-    """The log."""
+class PlainLog:
+    """A log whose segments are rolled, cleaned by the plain cleaner, and deleted. Each record has a batch of its own."""
 
     def __init__(self, rules: TopicConfig) -> None:
-        self._rules, self.pieces, self._end, self._clean_end = rules, list[Piece](), 0, 0
+        self._rules, self.segments, self._end, self._clean_end = rules, list[NaiveSegment](), 0, 0
 
     @property
     def size(self) -> int:
-        return sum(piece.size for piece in self.pieces)
+        return sum(len(segment.log) for segment in self.segments)
 
-    def append(self, record: Stored) -> None:
+    def append(self, record: Record, batch: bytes) -> None:
         rules = self._rules
-        active = self.pieces[-1] if self.pieces else None
+        active = self.segments[-1] if self.segments else None
         longest_ms = min(rules.segment_ms, rules.max_compaction_lag_ms) if rules.cleanup_compact else rules.segment_ms
         if active is not None:
-            full = active.size + record.size > rules.segment_bytes
-            old = bool(active.records) and record.at_ms - active.records[0].at_ms > longest_ms
+            full = len(active.log) + len(batch) > rules.segment_bytes
+            old = bool(active.log) and record.timestamp - first_ms(active) > longest_ms
             active = None if full or old else active
         if active is None:
-            active = Piece(record.offset, record.at_ms)
-            self.pieces.append(active)
-        active.records.append(record)
-        active.written_ms = record.at_ms
+            active = NaiveSegment(record.offset, b"")
+            self.segments.append(active)
+        self.segments[-1] = replace(active, log=active.log + batch, mtime_ms=record.timestamp)
         self._end = record.offset + 1
 
     def check(self, now_ms: int) -> bool:
@@ -278,63 +253,41 @@ class Oracle:
         return cleaned
 
     def _clean(self, now_ms: int) -> bool:
-        rules, closed = self._rules, self.pieces[:-1]
-        first_dirty = max(self._clean_end, self.pieces[0].base) if self.pieces else 0
-        dirty = [piece for piece in closed if piece.base >= first_dirty]
-        overdue = any(piece.records and now_ms - piece.records[0].at_ms > rules.max_compaction_lag_ms for piece in dirty)
+        rules, closed = self._rules, self.segments[:-1]
+        first_dirty = max(self._clean_end, self.segments[0].base_offset) if self.segments else 0
+        dirty = [segment for segment in closed if segment.base_offset >= first_dirty]
+        overdue = any(segment.log and now_ms - first_ms(segment) > rules.max_compaction_lag_ms for segment in dirty)
         if rules.min_compaction_lag_ms:
-            dirty = list(takewhile(lambda piece: piece.largest_ms <= now_ms - rules.min_compaction_lag_ms, dirty))
-        dirty_bytes = sum(piece.size for piece in dirty)
-        clean_bytes = sum(piece.size for piece in closed if piece.base < first_dirty)
-        total = dirty_bytes + clean_bytes
+            dirty = list(takewhile(lambda segment: largest_ms(segment) <= now_ms - rules.min_compaction_lag_ms, dirty))
+        dirty_bytes = sum(len(segment.log) for segment in dirty)
+        total = dirty_bytes + sum(len(segment.log) for segment in closed if segment.base_offset < first_dirty)
         if not dirty_bytes or not (dirty_bytes / total > rules.min_cleanable_dirty_ratio or overdue):
             return False
-        end = len(closed) - len([piece for piece in closed if piece.base > dirty[-1].base])
-        end_offset = self.pieces[end].base
-        newest = {record.key: record.offset for piece in dirty for record in piece.records if record.key is not None}
-        outputs: list[Piece] = []
-        sizes: list[int] = []
-        for piece in closed[:end]:
-            before = piece.size
-            kept = [record for record in piece.records if self._keeps(record, newest, now_ms)]
-            if outputs and sizes[-1] + before <= rules.segment_bytes:
-                outputs[-1].records += kept
-                outputs[-1].written_ms = piece.written_ms
-                sizes[-1] += before
-            else:
-                outputs.append(Piece(piece.base, piece.written_ms, kept))
-                sizes.append(before)
-        self.pieces[:end] = outputs
-        self._clean_end = end_offset
-        return True
-
-    def _keeps(self, record: Stored, newest: dict[bytes, int], now_ms: int) -> bool:
-        if record.key is None or record.offset < newest.get(record.key, -1):
-            return False
-        if record.value is None:
-            if record.horizon_ms is not None and record.horizon_ms <= now_ms:
-                return False
-            if record.horizon_ms is None:
-                record.horizon_ms = now_ms + self._rules.delete_retention_ms
+        self._clean_end = self.segments[closed.index(dirty[-1]) + 1].base_offset
+        round_ = NaiveRound(
+            first_dirty, self._clean_end, now_ms, segment_bytes=rules.segment_bytes,
+            delete_retention_ms=rules.delete_retention_ms,
+        )  # fmt: skip
+        self.segments = clean_log_naively(self.segments, round_).segments
         return True
 
     def _delete(self, now_ms: int) -> None:
         rules, size = self._rules, self.size
         if 0 <= rules.retention_bytes <= size:
-            while self._may_drop and size - self.pieces[0].size >= rules.retention_bytes:
+            while self._may_drop and size - len(self.segments[0].log) >= rules.retention_bytes:
                 size -= self._drop(now_ms)
-        while rules.retention_ms >= 0 and self._may_drop and now_ms - self.pieces[0].largest_ms > rules.retention_ms:
+        while rules.retention_ms >= 0 and self._may_drop and now_ms - largest_ms(self.segments[0]) > rules.retention_ms:
             self._drop(now_ms)
 
     @property
     def _may_drop(self) -> bool:
         """An empty last segment remains."""
-        return len(self.pieces) > 1 or any(piece.records for piece in self.pieces)
+        return len(self.segments) > 1 or any(segment.log for segment in self.segments)
 
     def _drop(self, now_ms: int) -> int:
-        dropped = self.pieces.pop(0).size
-        if not self.pieces:
-            self.pieces.append(Piece(self._end, now_ms))
+        dropped = len(self.segments.pop(0).log)
+        if not self.segments:
+            self.segments.append(NaiveSegment(self._end, b"", mtime_ms=now_ms))
         return dropped
 
 
@@ -356,11 +309,11 @@ def policy(chance: random.Random) -> dict[str, str]:
     return {"cleanup.policy": cleanup, **{name: str(value) for name, value in drawn.items()}}
 
 
-def log(chance: random.Random) -> list[Stored]:
+def log(chance: random.Random) -> list[Record]:
     times = sorted(FIRST_MS + chance.randrange(12 * DAY_MS) for _ in range(chance.randrange(1, 70)))
     keys = [b"k%d" % number for number in range(chance.choice([1, 3, 10, 40]))]
     return [
-        Stored(
+        Record(
             offset,
             at_ms,
             None if chance.random() < 0.05 else chance.choice(keys),
@@ -377,17 +330,17 @@ def test_every_check_is_as_record_by_record(tmp_path: Path, first: int) -> None:
         records, settings = log(chance), policy(chance)
         config = config_of(settings)
         ends = [FIRST_MS + count * DAY_MS // 2 for count in range(1, 40)]
-        batches = [Batch([Record(each.offset, each.at_ms, each.key, each.value)]).encode() for each in records]
-        assert [len(batch) for batch in batches] == [record.size for record in records]
-        arrivals = arrivals_of(tmp_path / str(number), batches)
-        times = np.array([record.at_ms for record in records])
-        effect = Replay(arrivals, times, config, DAY_MS).run(np.array(ends), np.array(ends), "simulated")
+        batches = [Batch([record]).encode() for record in records]
+        times = np.array([record.timestamp for record in records])
+        effect = Replay(arrivals_of(tmp_path / str(number), batches), times, config, DAY_MS).run(
+            np.array(ends), np.array(ends), "simulated"
+        )
         cleaned = {event.at_ms for event in effect.events if event.what == "cleaned"}
         ours = [(sample.bytes, sample.segments, sample.at_ms in cleaned) for sample in effect.samples]
-        oracle, expected = Oracle(config), []
+        plain, expected, waiting = PlainLog(config), [], deque(zip(records, batches, strict=True))
         for end_ms in ends:
-            while records and records[0].at_ms <= end_ms:
-                oracle.append(records.pop(0))
-            done = oracle.check(end_ms)
-            expected.append((oracle.size, len(oracle.pieces), done))
+            while waiting and waiting[0][0].timestamp <= end_ms:
+                plain.append(*waiting.popleft())
+            done = plain.check(end_ms)
+            expected.append((plain.size, len(plain.segments), done))
         assert ours == expected, (number, settings)

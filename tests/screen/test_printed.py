@@ -325,30 +325,8 @@ def test_many_policies_have_several_tables() -> None:
     assert [name for line in heads for name in line.split() if len(name) == 1] == list("ABCDEFGHIJ")
 
 
-def test_a_refused_log_is_not_counted_as_freed() -> None:
-    found = comparison(log("a-0", 100), log("b-0", 300, status=OutcomeStatus.REFUSED))
-    compacting, deleting = found.totals()
-    assert (compacting.before.bytes, compacting.after.bytes) == (400_000, 350_000)
-    assert (deleting.before.bytes, deleting.after.bytes) == (400_000, 320_000)
-    assert (found.exit_code, found.refused) == (0, 1)
-
-
 def test_letters_go_on_after_z() -> None:
     assert [letter(number) for number in (0, 25, 26, 27, 701, 702)] == ["A", "Z", "AA", "AB", "ZZ", "AAA"]
-
-
-def test_explanations_have_every_condition_with_its_remedy() -> None:
-    stream = io.StringIO()
-    screen = Screen(stream)
-    Explanation([log("a-0", 1), made.failed("b-0", "broken")], 5).print_on(screen)
-    assert stream.getvalue().startswith(
-        "a-0 in /data\n"
-        "  cleanup.policy=compact: would be cleaned: over 0.5\n"
-        "    yes   cleanup policy compact includes compact\n"
-        "    no    ratio 0.2 > 0.5\n"
-        "          becomes cleanable after 3 kB more\n"
-    )
-    assert stream.getvalue().endswith("b-0 in /data\n  failed: broken\n")
 
 
 def test_explanations_fit_a_terminal() -> None:
