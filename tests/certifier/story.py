@@ -129,19 +129,14 @@ class Story:
     def replace(self, segment: NaiveSegment, batches: Sequence[bytes], aborted: Sequence[AbortedTxn] | None = None) -> None:
         """Rewrite a segment."""
         kept = segment.aborted_txns if aborted is None else aborted
-        self.remove(segment)
+        for file in self.path.glob(f"{segment.base_offset:020d}.*"):
+            file.unlink()
         made = write_segment(segment.base_offset, batches, INTERVAL_BYTES, segment.mtime_ms, kept)
         write_partition(self.path, [made])
 
-    def remove(self, segment: NaiveSegment) -> None:
-        """Remove the files of a segment."""
-        for file in self.path.glob(f"{segment.base_offset:020d}.*"):
-            file.unlink()
-
-    def write(self, segment: NaiveSegment, kind: str, data: bytes | None) -> None:
-        """Replace a file of a segment; ``None`` removes it."""
-        path = self.path / f"{segment.base_offset:020d}.{kind}"
-        path.unlink() if data is None else path.write_bytes(data)
+    def write(self, segment: NaiveSegment, kind: str, data: bytes) -> None:
+        """Replace a file of a segment."""
+        (self.path / f"{segment.base_offset:020d}.{kind}").write_bytes(data)
 
     def set_checkpoint(self, **offsets: int) -> None:
         """Write checkpoint files of ``after``; see ``write_offsets``."""
