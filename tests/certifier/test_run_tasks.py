@@ -76,40 +76,34 @@ def document(report: VerifyReport) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "range_bytes"),
-    [("processes", 20_000), ("processes", 64 << 20), pytest.param("spark", 100_000, marks=pytest.mark.spark)],
+    ("name", "task_bytes", "turned"),
+    [
+        ("processes", 20_000, False),
+        ("processes", 64 << 20, False),
+        ("processes", 5_000, True),
+        pytest.param("spark", 100_000, False, marks=pytest.mark.spark),
+        pytest.param("spark", 100_000, True, marks=[pytest.mark.spark, pytest.mark.slow]),
+    ],
 )
-def test_logs_that_hold_have_the_same_report(
-    request: pytest.FixtureRequest, request_: VerifyRequest, name: str, range_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    local = certify(request_)
-    assert local.status is Status.HOLDS
+def test_a_report_is_the_same_wherever_tasks_run(
+    request: pytest.FixtureRequest, request_: VerifyRequest, name: str, task_bytes: int, turned: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """``turned``: copy for source, so that everything that cleaning dropped is nowhere in the source."""
+    asked = replace(request_, before=request_.after, after=request_.before) if turned else request_
+    range_bytes = 2_000 if turned else task_bytes
+    local = certify(asked, range_bytes)
+    assert local.status is (Status.VIOLATED if turned else Status.HOLDS)
+    assert turned or document(certify(asked)) == document(local)
     for module in (records, certifier):
-        monkeypatch.setattr(module, "PARTITION_BYTES", range_bytes)
-    monkeypatch.setattr(certifier, "RANGE_BYTES", 20 * range_bytes)
+        monkeypatch.setattr(module, "PARTITION_BYTES", task_bytes)
+    monkeypatch.setattr(certifier, "RANGE_BYTES", 20 * task_bytes)
     monkeypatch.setattr("compaction.engine.SHOWN_BYTES", 0)
     told = io.StringIO()
     with engine(name, request, told) as runner:
-        assert document(certify(request_, range_bytes, runner)) == document(local)
+        assert document(certify(asked, range_bytes, runner)) == document(local)
     # a busy machine is told of the same pass again
     assert [*dict.fromkeys(line.partition(":")[0] for line in told.getvalue().splitlines())] == ["segments", "records"]
-
-
-@pytest.mark.parametrize(
-    ("name", "partition_bytes"),
-    [("processes", 5_000), pytest.param("spark", 100_000, marks=[pytest.mark.spark, pytest.mark.slow])],
-)
-def test_logs_that_are_violated_or_damaged_have_the_same_report(
-    request: pytest.FixtureRequest, request_: VerifyRequest, name: str, partition_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # copy for source: everything that cleaning dropped is nowhere in the source
-    turned = replace(request_, before=request_.after, after=request_.before)
-    local = certify(turned, 2_000)
-    assert local.status is Status.VIOLATED
-    for module in (records, certifier):
-        monkeypatch.setattr(module, "PARTITION_BYTES", partition_bytes)
-    with engine(name, request) as runner:
-        assert document(certify(turned, 2_000, runner)) == document(local)
 
 
 def test_a_request_without_logs_to_compare_starts_nothing(request_: VerifyRequest) -> None:
