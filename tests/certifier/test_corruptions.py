@@ -53,13 +53,15 @@ def alter(name: str, /, **changes: object) -> Callable[[list[NaiveRecord]], list
     return lambda found: [replace(each, **changes) if each.key == name.encode() else each for each in found]  # type: ignore[arg-type]
 
 
-def of_batch_with(key: str, what: str, change: Change, further: int = 0) -> Corruption:
-    """Another batch in place of that with the last record of a key. Its offset is named, or the one so many ``further``."""
+def of_batch_with(key: str, what: str, change: Change, further: int | None = 0) -> Corruption:
+    """Another batch in place of that with the last record of a key. Its offset is named, or the one so many ``further``, or,
+    with ``None``, the base offset of the batch."""
 
     def corrupt(story: Story) -> tuple[int, str]:
         offset = story.offset_of(key)
+        base_offset = story.batch_of(offset).base_offset
         story.change(offset, change)
-        return offset + further, what
+        return base_offset if further is None else offset + further, what
 
     return corrupt
 
@@ -68,23 +70,12 @@ def of_record(name: str, what: str, /, **changes: object) -> Corruption:
     return of_batch_with(name, what, records(alter(name, **changes)))
 
 
-def of_header(key: str, what: str, change: Change) -> Corruption:
-    """The same, and the base offset of the batch is named."""
-
-    def corrupt(story: Story) -> tuple[int, str]:
-        batch = story.batch_of(story.offset_of(key))
-        story.change(batch.base_offset, change)
-        return batch.base_offset, what
-
-    return corrupt
-
-
 def of_batch(key: str, what: str, **fields: int) -> Corruption:
-    return of_header(key, what, lambda batch: encode(replace(batch, **fields), batch.records()))  # type: ignore[arg-type]
+    return of_batch_with(key, what, lambda batch: encode(replace(batch, **fields), batch.records()), None)  # type: ignore[arg-type]
 
 
 def of_horizon(key: str, what: str, horizon_ms: int) -> Corruption:
-    return of_header(key, what, lambda batch: encode(batch, batch.records(), horizon_ms))
+    return of_batch_with(key, what, lambda batch: encode(batch, batch.records(), horizon_ms), None)
 
 
 def of_marker(producer: int, number: int, what: str, change: Change, named: str | None = None) -> Corruption:
