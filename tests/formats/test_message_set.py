@@ -210,25 +210,19 @@ class TestDamagedBatches:
             parse_batch(self.good + self.good[:cut], len(self.good))
         assert caught.value.position == len(self.good)
 
-    @pytest.mark.parametrize("length", [-(2**31), -1, 0, 48, 2**31 - 1])
-    def test_an_impossible_length(self, length: int) -> None:
-        with pytest.raises(FormatError, match=f"length {length} does not fit"):
-            parse_batch(changed(bits.HEADER, self.good, length=length))
-
-    @pytest.mark.parametrize("magic", [-1, 3, 127])
-    def test_an_unknown_magic(self, magic: int) -> None:
-        data = changed(bits.HEADER, self.good, magic=magic)
-        with pytest.raises(FormatError, match=f"magic {magic}, 2 expected"):
-            parse_batch(data)
-
-    def test_an_unknown_codec(self) -> None:
-        data = changed(bits.HEADER, self.good, attributes=6)
-        with pytest.raises(CodecError, match="codec 6"):
-            parse_batch(data).records()
-
-    @pytest.mark.parametrize(("count", "message"), [(-1, "-1 records"), (1, "left after 1"), (3, "ends inside a varint")])
-    def test_a_wrong_record_count_is_an_error(self, count: int, message: str) -> None:
-        data = changed(bits.HEADER, self.good, record_count=count)
+    @pytest.mark.parametrize(
+        ("field", "value", "message"),
+        [
+            *(("length", length, f"length {length} does not fit") for length in (-(2**31), -1, 0, 48, 2**31 - 1)),
+            *(("magic", magic, f"magic {magic}, 2 expected") for magic in (-1, 3, 127)),
+            ("attributes", 6, "codec 6"),
+            ("record_count", -1, "-1 records"),
+            ("record_count", 1, "left after 1"),
+            ("record_count", 3, "ends inside a varint"),
+        ],
+    )
+    def test_a_header_that_is_wrong_is_an_error(self, field: str, value: int, message: str) -> None:
+        data = changed(bits.HEADER, self.good, **{field: value})
         with pytest.raises(FormatError, match=message):
             list(parse_batch(data).records())
 
@@ -410,17 +404,13 @@ class TestDamagedMessages:
         with pytest.raises(FormatError, match="magic 2, 0 or 1 expected"):
             parse_message_entry(Batch(self.rows).encode())
 
-    @pytest.mark.parametrize(("magic", "position"), [(0, HEADER_V0.size), (1, HEADER_V1.size)])
-    def test_a_key_past_the_end(self, magic: int, position: int) -> None:
+    @pytest.mark.parametrize(
+        ("magic", "position", "field"), [(0, HEADER_V0.size, "key"), (1, HEADER_V1.size, "key"), (1, -9, "value")]
+    )
+    def test_a_field_past_the_end(self, magic: int, position: int, field: str) -> None:
         data = bytearray(Legacy(self.rows[:1], magic).encode())
-        data[position : position + 4] = (2**31 - 1).to_bytes(4, "big")
-        with pytest.raises(FormatError, match="key runs past its end"):
-            parse_message_entry(data).columns()
-
-    def test_a_value_past_the_end(self) -> None:
-        data = bytearray(Legacy(self.rows[:1], 1).encode())
-        data[-9:-5] = (6).to_bytes(4, "big")
-        with pytest.raises(FormatError, match="value runs past its end"):
+        data[position : position + 4] = (2**31 - 1 if field == "key" else 6).to_bytes(4, "big")
+        with pytest.raises(FormatError, match=f"{field} runs past its end"):
             parse_message_entry(data).columns()
 
     def test_any_negative_length_is_null(self) -> None:
