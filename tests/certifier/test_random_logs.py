@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ Left = dict[int, NaiveRecord]
 
 
 def asked(
-    sources: tuple[str, ...], log_dir: Path, now_ms: int, topics: TopicConfigs, version: str = KAFKA, **known: bool
+    sources: tuple[str, ...], log_dir: Path, now_ms: int, topics: TopicConfigs, version: str = KAFKA, **known: Any
 ) -> VerifyRequest:
     return VerifyRequest(sources, (str(log_dir),), now_ms, resolver=resolver_of(topics), kafka_version=version, **known)
 
