@@ -1,43 +1,53 @@
 """``count --bytes``: every byte of the ``.log`` files is counted once; figures equal those of plain Python, record by record
-without the kernels. And groups of keys: what is a group, and which keys are in none."""
+without the kernels. What is a group of keys, and which keys are in none. The page, opened from disk in a real browser."""
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import struct
 from collections import Counter, defaultdict
+from dataclasses import replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import compaction
 from compaction.commands import count as count_command
 from compaction.counting import count_logs, key_totals
+from compaction.counting.count_logs import LogCount
+from compaction.counting.count_report import MOST_TOPICS, CountReport
 from compaction.counting.key_totals import KeyGroups
 from compaction.errors import UsageError
+from compaction.names import LogLocation, TopicPartition
 from tests.counting.test_count_keys import NOW_MS, log_of
 from tests.dumping.segments import T0
+from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.oracle import compression
 from tests.oracle.disk import read_partition
 from tests.oracle.random_logs import START_MS
-from tests.oracle.records import NaiveBatch, NaiveRecord, decode
-from tests.source.random_partition import FLAVOURS, write_random
+from tests.oracle.records import NaiveBatch, NaiveRecord, Reader, decode
+from tests.policies.browser import DARK, Browser
+from tests.source.plain_consumer import FLAVOURS, write_random
 
 NOW = "2026-11-26T00:00Z"
 #: the start of a window in a key
 WINDOW = struct.pack(">q", 1_700_000_000_000)
-FORMATS = Path(__file__).parents[1] / "golden" / "formats"
-#: the figures of a log; others are of its topic alone
-PARTS = ("components", "states", "values")
 Cells = dict[Any, list[int]]
+VALUE_CLASSES = {"100 B": 100, "1 kB": 1000, "10 kB": 10_000, "100 kB": 100_000, "1 MB": 1_000_000}
+HOURS = {"1 hour": 1, "1 day": 24, "7 days": 168, "30 days": 720, "1 year": 8760}
 
 
 def new_cells() -> Cells:
     return defaultdict(lambda: [0, 0, 0])
+
+
+def add(cell: list[int], *amounts: int) -> None:
+    cell[:] = map(sum, zip(cell, amounts, strict=True))
 
 
 def expected_usage(log: Path, now_ms: int, last_stable_offset: int, log_start: int = 0) -> dict[str, Any]:
@@ -52,42 +62,39 @@ def expected_usage(log: Path, now_ms: int, last_stable_offset: int, log_start: i
         for batch in decode(content):
             if not batch.raw.strip(b"\0") or batch.magic > 2:
                 break
-            end = batch.position + len(batch.raw)
+            end, records, sizes = batch.position + len(batch.raw), batch.records(), _plain_sizes(batch)
             if batch.control:
-                components["control_batches"] += len(batch.raw) if batch.count else 0
-                components["batch_overhead"] += 0 if batch.count else len(batch.raw)
+                components["control_batches" if batch.count else "batch_overhead"] += len(batch.raw)
             else:
-                components.update(_components(batch))
-            records = batch.records()
+                components.update(_components(batch, sum(sizes)))
+                # each header's part of its batch
+                pairs = [pair for record in records for pair in record.headers]
+                parts = [len(name) + len(value or b"") for name, value in pairs]
+                for (name, _), size, stored in zip(pairs, parts, _shares(batch, parts, sum(sizes)), strict=True):
+                    add(headers[name], 1, size, stored)
             if not records:
                 states["empty_batches", None][2] += len(batch.raw)
-            for record, stored in zip(records, _stored(batch, records), strict=True):
-                is_aborted = any(
-                    batch.transactional and (txn.producer_id == batch.producer_id)
-                    and txn.first_offset <= batch.last_offset <= txn.last_offset for txn in aborted
-                )  # fmt: skip
+            is_aborted = batch.transactional and any(
+                txn.producer_id == batch.producer_id and txn.first_offset <= batch.last_offset <= txn.last_offset
+                for txn in aborted
+            )
+            for record, stored in zip(records, _shares(batch, sizes, sum(sizes)), strict=True):
                 state = _state(batch, record, is_aborted, last_stable_offset, log_start)
                 if state == "keyed":
-                    assert record.key is not None
-                    newest[record.key] = record.offset
+                    newest[record.key or b""] = record.offset
                 found.append((batch, record, state, stored))
-            if not batch.control:
-                _add_headers(headers, batch, records)
         components["after_last_batch"] += len(content) - end
     for batch, record, state, stored in found:
         if state == "keyed":
-            assert record.key is not None
-            latest = newest[record.key] == record.offset
+            latest = newest[record.key or b""] == record.offset
             state = "superseded" if not latest else "tombstone" if record.value is None else "live"
-        size = len(record.key or b"") + len(record.value or b"")
         cells = [states[state, _age(record.timestamp, now_ms)]]
         if not batch.control:
-            cells += [values[_class(record.value)], producers[batch.producer_id]]
-            if record.key is not None:
-                cells.append(groups[record.key[:2]])
+            value = "no value" if record.value is None else _class(len(record.value), VALUE_CLASSES, "1 MB or more")
+            cells += [values[value], producers[batch.producer_id]]
+            cells += [] if record.key is None else [groups[record.key[:2]]]
         for cell in cells:
-            for number, amount in enumerate((1, size, stored)):
-                cell[number] += amount
+            add(cell, 1, len(record.key or b"") + len(record.value or b""), stored)
     if components["after_last_batch"]:
         states["after_last_batch", None][2] = components["after_last_batch"]
     return {
@@ -113,52 +120,32 @@ def found_usage(usage: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _plain_sizes(batch: NaiveBatch, records: list[NaiveRecord]) -> list[int]:
-    if batch.magic < 2:
-        return [26 + 8 * batch.magic + len(record.key or b"") + len(record.value or b"") for record in records]
-    body = compression.decompress(batch.codec, batch.raw[61:], magic=2)
-    sizes, at = [], 0
-    for _ in records:
-        length, shift, size = 0, 0, 1
-        while body[at + size - 1] & 0x80:
-            length |= (body[at + size - 1] & 0x7F) << shift
-            shift, size = shift + 7, size + 1
-        length |= body[at + size - 1] << shift
-        sizes.append(size + (length >> 1))
-        at += sizes[-1]
-    assert at == len(body)
-    return sizes
-
-
-def _stored(batch: NaiveBatch, records: list[NaiveRecord]) -> list[int]:
-    plain = _plain_sizes(batch, records) if records else []
-    ends = [0]
-    for size in plain:
-        ends.append(ends[-1] + size)
-    cuts = [end * len(batch.raw) // ends[-1] for end in ends] if plain else [0]
-    return [after - before for before, after in zip(cuts, cuts[1:], strict=False)]
-
-
-def _add_headers(cells: Cells, batch: NaiveBatch, records: list[NaiveRecord]) -> None:
-    """Each header's part of its batch, in proportion to its uncompressed bytes; rounded so that all have theirs."""
-    plain, end = sum(_plain_sizes(batch, records)) if records else 0, 0
-    for name, value in (header for record in records for header in record.headers):
-        size = len(name) + len(value or b"")
-        stored = (end + size) * len(batch.raw) // plain - end * len(batch.raw) // plain
-        end += size
-        for number, amount in enumerate((1, size, stored)):
-            cells[name][number] += amount
-
-
-def _components(batch: NaiveBatch) -> Counter[str]:
+def _plain_sizes(batch: NaiveBatch) -> list[int]:
+    """The bytes of each record, not compressed."""
     records = batch.records()
+    if batch.magic < 2 or not records:
+        return [26 + 8 * batch.magic + len(record.key or b"") + len(record.value or b"") for record in records]
+    body, ends = Reader(compression.decompress(batch.codec, batch.raw[61:], magic=2)), [0]
+    for _ in records:
+        body.take(body.varint())
+        ends.append(body.at)
+    assert body.at == len(body.data)
+    return [after - before for before, after in pairwise(ends)]
+
+
+def _shares(batch: NaiveBatch, parts: list[int], plain: int) -> list[int]:
+    """The stored bytes of parts of a batch, in proportion to their size; rounded so that all together have its bytes."""
+    ends = [end * len(batch.raw) // (plain or 1) for end in accumulate(parts, initial=0)]
+    return [after - before for before, after in pairwise(ends)]
+
+
+def _components(batch: NaiveBatch, plain: int) -> Counter[str]:
     parts: Counter[str] = Counter()
-    for record in records:
+    for record in batch.records():
         parts["keys"] += len(record.key or b"")
         parts["values"] += len(record.value or b"")
         parts["headers"] += sum(len(name) + len(value or b"") for name, value in record.headers)
-    plain = sum(_plain_sizes(batch, records)) if records else 0
-    parts["record_overhead"] = plain - parts["keys"] - parts["values"] - parts["headers"]
+    parts["record_overhead"] = plain - parts.total()
     if batch.magic == 2:
         parts["batch_overhead"] = 61
     elif batch.codec:
@@ -184,18 +171,11 @@ def _state(batch: NaiveBatch, record: NaiveRecord, aborted: bool, last_stable: i
 def _age(timestamp_ms: int, now_ms: int) -> str | None:
     if timestamp_ms < 0:
         return "no timestamp"
-    if timestamp_ms > now_ms:
-        return "in the future"
-    hours = (now_ms - timestamp_ms) / 3_600_000
-    limits = {"1 hour": 1, "1 day": 24, "7 days": 168, "30 days": 720, "1 year": 8760}
-    return next((f"under {name}" for name, limit in limits.items() if hours < limit), "1 year or more")
+    return "in the future" if timestamp_ms > now_ms else _class((now_ms - timestamp_ms) / 3_600_000, HOURS, "1 year or more")
 
 
-def _class(value: bytes | None) -> str:
-    if value is None:
-        return "no value"
-    limits = {"100 B": 100, "1 kB": 1000, "10 kB": 10_000, "100 kB": 100_000, "1 MB": 1_000_000}
-    return next((f"under {name}" for name, limit in limits.items() if len(value) < limit), "1 MB or more")
+def _class(amount: float, limits: dict[str, int], largest: str) -> str:
+    return next((f"under {name}" for name, limit in limits.items() if amount < limit), largest)
 
 
 def counted(capsys: pytest.CaptureFixture[str], log_dir: Path, *options: object) -> list[dict[str, Any]]:
@@ -220,29 +200,6 @@ def test_every_byte_of_the_sample_is_counted(sample: Path, capsys: pytest.Captur
             assert sum(row["stored_bytes"] for row in usage["states"]) == size
 
 
-def test_batches_that_kafka_encoded_are_counted(tmp_log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cases = json.loads((FORMATS / "batches.json").read_text(encoding="utf-8"))
-    for number, case in enumerate(cases):
-        content = base64.b64decode(case["bytes"])
-        batch = next(decode(content))
-        # the offset of a wrapper is that of its last message
-        base = next((record.offset for record in batch.records()), batch.base_offset)
-        log_of(tmp_log_dir, content, f"case-{number}", base)
-    (topic,) = counted(capsys, tmp_log_dir, "--as-of", NOW)
-    names = {case["name"].rpartition("-")[0] for case in cases}
-    assert {name[:2] for name in names} == {"v0", "v1", "v2"}
-    for log in topic["partitions"]:
-        path = tmp_log_dir / f"case-{log['partition']}"
-        (segment,) = path.glob("*.log")
-        batches = list(decode(segment.read_bytes()))
-        # no case has the end of its transaction
-        stable = min((batch.base_offset for batch in batches if batch.transactional), default=batches[-1].next_offset)
-        expected = expected_usage(path, NOW_MS, stable)
-        found = found_usage(topic["usage"] | log["usage"])
-        assert {name: found[name] for name in PARTS} == {name: expected[name] for name in PARTS}
-        assert log["usage"]["file_bytes"] == file_bytes(path)
-
-
 @pytest.mark.parametrize("seed", [11, 12])
 @pytest.mark.parametrize("flavour", list(FLAVOURS))
 def test_random_logs_are_counted_with_little_memory(
@@ -262,21 +219,6 @@ def test_random_logs_are_counted_with_little_memory(
     assert log["usage"] == {name: figures for name, figures in topic["usage"].items() if name in log["usage"]}
 
 
-@pytest.mark.parametrize("tail", [b"\0" * 4096, "torn"], ids=["zeros", "torn"])
-def test_bytes_after_the_last_batch_have_their_own_row(
-    tmp_log_dir: Path, capsys: pytest.CaptureFixture[str], tail: bytes | str
-) -> None:
-    batch = Batch((Record(0, T0, b"k", b"v"), Record(1, T0, None, b"keyless"))).encode()
-    after = Batch((Record(2, T0, b"k", b"v" * 500),)).encode()[:300] if isinstance(tail, str) else tail
-    log_of(tmp_log_dir, batch + after)
-    (topic,) = counted(capsys, tmp_log_dir, "--as-of", NOW)
-    assert topic["usage"]["components"]["after_last_batch"] == len(after)
-    assert topic["usage"]["file_bytes"] == len(batch) + len(after)
-    assert topic["usage"]["states"][-1] == {
-        "state": "after_last_batch", "age": None, "records": 0, "bytes": 0, "stored_bytes": len(after)
-    }  # fmt: skip
-
-
 def test_records_below_the_log_start_and_batches_without_records_are_stored(
     tmp_log_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -288,32 +230,6 @@ def test_records_below_the_log_start_and_batches_without_records_are_stored(
     assert found_usage(topic["usage"]) == expected_usage(log, NOW_MS, 9, log_start=2)
     states = {row["state"]: row["records"] for row in topic["usage"]["states"]}
     assert states == {"live": 2, "superseded": 2, "below_log_start": 2, "empty_batches": 0}
-
-
-def test_the_start_of_a_window_is_a_time(tmp_log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # before 0, the key is in no group
-    starts = [start.to_bytes(8, "big", signed=True) for start in (1_700_000_000_000, 2**56 - 1, -1, -(2**63))]
-    records = [Record(i, T0, b"user" + start, b"v") for i, start in enumerate(starts)]
-    log_of(tmp_log_dir, Batch(tuple(records)).encode())
-    (topic,) = counted(capsys, tmp_log_dir, "--group-by", "window", "--as-of", NOW)
-    windows = sorted(row["window_start"] for row in topic["usage"]["groups"]["largest"])
-    assert windows == ["2023-11-14T22:13:20.000Z", "2285384-04-02T23:52:07.935Z"]
-    assert count_command.main(["--log-dir", str(tmp_log_dir), "--bytes", "--group-by", "window"]) == 0
-    assert "\n2023-11-14T22:13:20.000Z " in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("groups", "after"), [("window", b""), ("window-store", b"\0\0\0\7")])
-def test_the_largest_keys_of_streams_are_shown_with_their_window(
-    tmp_log_dir: Path, capsys: pytest.CaptureFixture[str], groups: str, after: bytes
-) -> None:
-    keys = [b"user" + WINDOW + after, b"short"]
-    records = [Record(i, T0, key, b"v" * (9 - i)) for i, key in enumerate(keys)]
-    log_of(tmp_log_dir, Batch(tuple(records)).encode())
-    (topic,) = counted(capsys, tmp_log_dir, "--group-by", groups, "--as-of", NOW)
-    assert [row.get("window_start") for row in topic["largest_keys"]] == ["2023-11-14T22:13:20.000Z", None]
-    assert count_command.main(["--log-dir", str(tmp_log_dir), "--bytes", "--group-by", groups, "--top", "2"]) == 0
-    largest = [line.partition("records  ")[2] for line in capsys.readouterr().out.splitlines()[-3:-1]]
-    assert largest == ["user @ 2023-11-14T22:13:20.000Z", "short"]
 
 
 @pytest.mark.parametrize(
@@ -367,3 +283,136 @@ def test_a_wrong_expression_is_refused(expression: str, reason: str) -> None:
 
 def test_an_expression_is_not_shown() -> None:
     assert "secret" not in repr(KeyGroups.parse("regex:secret"))
+
+
+NOW = "2026-11-26T00:00Z"
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> CountReport:
+    sample = unpack_sample(tmp_path_factory.mktemp("sample"))
+    return compaction.count(sample, stored=True, group_by=r"regex:^(\w+)-", top=5, as_of=NOW, engine="local")
+
+
+@pytest.fixture(scope="module")
+def page(report: CountReport) -> str:
+    return report.to_html()
+
+
+def test_it_has_the_figures_of_the_result(report: CountReport) -> None:
+    shown, topics = report.page_document(), report.to_dict()["topics"]
+    total, by_name = shown["total"], {topic["topic"]: topic for topic in shown["topics"]}
+    assert by_name.keys() == {topic["topic"] for topic in topics}
+    for field in ("records", "keys", "tombstones", "keyless", "bytes"):
+        assert total[field] == sum(topic[field] for topic in topics)
+    file_bytes = total["usage"]["file_bytes"]
+    assert file_bytes == sum(topic["usage"]["file_bytes"] for topic in topics)
+    assert file_bytes == sum(row["stored_bytes"] for row in total["usage"]["states"])
+    assert file_bytes == sum(total["usage"]["components"].values())
+    for topic in topics:
+        assert_has(by_name[topic["topic"]], topic)
+
+
+def assert_has(shown: Any, reported: Any) -> None:
+    """The page has the objects of the report, and names beside them."""
+    if isinstance(reported, dict):
+        assert shown.keys() - {"name"} == reported.keys()
+        for field in reported:
+            assert_has(shown[field], reported[field])
+    elif isinstance(reported, list):
+        for each, other in zip(shown, reported, strict=True):
+            assert_has(each, other)
+    else:
+        assert shown == reported
+
+
+def test_logs_that_cannot_be_read_are_named(report: CountReport) -> None:
+    broken = LogCount(LogLocation(TopicPartition("broken", 0), "/kafka", "/kafka/broken-0"), error="</script> is no log")
+    plan = report.plan._replace(logs=[*report.plan.logs, broken])
+    assert replace(report, plan=plan).page_document()["notes"] == ["broken-0: </script> is no log"]
+    assert replace(report, plan=plan).to_html().count("</script>") == 2
+
+
+def test_a_page_of_very_many_topics_remains_small(report: CountReport) -> None:
+    topic = report.plan.topics[0]
+    many = [replace(topic, topic=f"topic-{number:04}") for number in range(1000)]
+    large = replace(report, plan=report.plan._replace(topics=many))
+    assert len(large.page_document()["topics"]) == MOST_TOPICS
+    assert large.page_document()["total"]["topics"] == 1000
+    assert "The 200 largest topics can be chosen" in large.page_document()["about"]
+    assert len(large.to_html()) < 5_000_000
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "flags"), [(390, ()), (390, (DARK,)), (1280, ()), (1280, (DARK,))])
+def test_it_fits_the_width_and_has_contrast(browser: Browser, page: str, width: int, flags: tuple[str, ...]) -> None:
+    script = """
+      for (const node of document.querySelectorAll('details')) node.open = true;
+      const wide = document.documentElement.scrollWidth - window.innerWidth;
+      const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+      const bright = (colour) => (([red, green, blue]) => (299 * red + 587 * green + 114 * blue) / 1000)(parts(colour));
+      const ground = bright(getComputedStyle(document.querySelector('.grid > section')).backgroundColor);
+      const text = [...document.querySelectorAll('svg text')].map((node) => bright(getComputedStyle(node).fill));
+      return [wide, Math.min(...text.map((each) => Math.abs(each - ground)))];
+    """
+    shown = browser.show(page, script, *flags, size=(width, 900))
+    overflow, contrast = shown.told
+    assert overflow <= 0
+    assert contrast > 90
+    assert (shown.addresses, shown.console) == ((), ())
+
+
+@pytest.mark.browser
+def test_a_topic_can_be_chosen_and_its_charts_have_words_and_tables(browser: Browser, page: str) -> None:
+    script = """
+      const box = document.getElementById('shown');
+      box.value = String([...box.options].findIndex((option) => option.text === 'orders'));
+      box.dispatchEvent(new Event('change'));
+      return [[...document.querySelectorAll('h2')].map((node) => node.textContent),
+        [...document.querySelectorAll('svg')].map((node) => node.getAttribute('aria-label')),
+        [...document.querySelectorAll('#blocks table')].map((node) => node.rows.length),
+        document.querySelector('.big').textContent];
+    """
+    headings, labels, rows, size = browser.show(page, script).told
+    shown = ["States and ages", "Sizes of values", "Codecs", "Groups of keys", "Headers", "Producers", "Largest keys"]
+    assert headings == ["Components", *shown, "Logs"]
+    assert labels[0].startswith("orders: keys: 54.0 kB, 20.9 %; values: ")
+    assert len(labels) == len(shown) + 1 and all("%" in label for label in labels)
+    assert rows == [4, 4, 6, 2, 3, 11, 6]
+    assert size == "258 kB .log files"
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("topics", "others"), [(17, "and 5 more in the table"), (MOST_TOPICS + 8, "and 8 more")])
+def test_topics_that_have_no_bar_or_no_row_are_counted(browser: Browser, report: CountReport, topics: int, others: str) -> None:
+    """Not only twelve of seventeen."""
+    topic = report.plan.topics[0]
+    many = report.plan._replace(topics=[replace(topic, topic=f"topic-{number:03}") for number in range(topics)])
+    script = "[...document.querySelectorAll('h2')].find((node) => node.textContent === 'Topics').parentElement.innerText"
+    shown = browser.show(replace(report, plan=many).to_html(), script).told
+    assert re.search(rf"topic-011\s.*{others}", shown, re.DOTALL)
+    assert "topic-012" not in shown
+
+
+@pytest.mark.browser
+def test_all_topics_have_groups_headers_producers_and_keys_too(browser: Browser, page: str, report: CountReport) -> None:
+    script = """
+      const cells = (row) => [...row.cells].map((cell) => cell.textContent);
+      return [...document.querySelectorAll('#blocks section')].filter((node) => node.querySelector('table')).map((node) =>
+        [node.querySelector('h2').textContent, [...node.querySelectorAll('tbody tr')].map(cells)]);
+    """
+    tables = dict(browser.show(page, script).told)
+    assert {"Topics", "Groups of keys", "Headers", "Producers", "Largest keys"} <= tables.keys()
+    orders = next(topic for topic in report.to_dict()["topics"] if topic["topic"] == "orders")["usage"]
+    (group,) = orders["groups"]["largest"]
+    whole = report.page_document()["total"]["usage"]["file_bytes"]
+    figures = [f"{group[field]:,}" for field in ("records", "bytes", "stored_bytes")]
+    assert ["orders: orders", *figures, f"{100 * group['stored_bytes'] / whole:.1f} %"] in tables["Groups of keys"]
+
+
+@pytest.mark.browser
+def test_a_count_without_bytes_has_a_page_too(browser: Browser, tmp_path: Path) -> None:
+    report = compaction.count(unpack_sample(tmp_path), top=3, engine="local")
+    shown = browser.show(report.to_html(), "document.body.innerText")
+    assert shown.console == ()
+    assert "Records and keys" in shown.told and "of keys and values" in shown.told and "Largest keys" in shown.told

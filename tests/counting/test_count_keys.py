@@ -21,18 +21,16 @@ from compaction.counting.count_report import CountReport
 from compaction.counting.key_totals import KeyGroups, Largest
 from compaction.engine import Engine
 from compaction.engines.local import LocalEngine
-from compaction.files.local import LocalFileSystem
-from compaction.files.overlay import OverlayFileSystem
-from compaction.names import LogLocation, parse_partition_dir
 from compaction.screen.progress import Progress
+from compaction.source.data_source import end_offsets
 from compaction.source.read_columns import READ_COMMITTED
-from compaction.source.read_plan import ReadRequest, plan_log
+from compaction.source.read_plan import ReadRequest
 from tests.dumping.segments import T0
 from tests.files.test_lock import held_elsewhere
 from tests.kafka.encode import Batch, Record
+from tests.local_job import logs_in
 from tests.local_passes import LocalPasses
-from tests.source.plain_consumer import Served, read_rows, serve
-from tests.source.random_partition import FLAVOURS, write_random
+from tests.source.plain_consumer import FLAVOURS, Served, read_rows, serve, write_random
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,7 +88,8 @@ def test_the_sample_is_counted_as_a_consumer_is_served(
     found = counted(capsys, "--log-dir", sample, "--isolation-level", level, "--by", by, "--top", 7)
     assert (found["schema_version"], found["isolation_level"]) == (1, level)
     committed = level == "read_committed"
-    ends = {"payments-open": last_stable(sample / "payments-open-0")} if committed else {}
+    stable = json.loads(end_offsets(str(sample), topic="payments-open", **{"isolation.level": "read_committed"}))
+    ends = {"payments-open": stable["payments-open"]["0"]} if committed else {}
     assert {topic["topic"] for topic in found["topics"]} >= {"orders", "payments", "payments-open", "never-written"}
     for topic in found["topics"]:
         every: list[Served] = []
@@ -118,25 +117,12 @@ def test_one_topic_has_one_answer(sample: Path) -> None:
         assert len(every) > log["records"] == sum(row["superseded"] + 1 for row in view)
 
 
-def last_stable(log: Path) -> int:
-    """The log's last stable offset."""
-    request = ReadRequest.parse({"path": str(log), "isolation.level": "read_committed"})
-    (task,) = plan_log(OverlayFileSystem(LocalFileSystem()), location(log), request, 0)
-    return task.spec.bounds.last_offset + 1
-
-
-def log_of(log_dir: Path, content: bytes, name: str = "orders-0", base_offset: int = 0) -> Path:
+def log_of(log_dir: Path, content: bytes, name: str = "orders-0") -> Path:
     """A log of one segment."""
     log = log_dir / name
     log.mkdir()
-    (log / f"{base_offset:020d}.log").write_bytes(content)
+    (log / f"{0:020d}.log").write_bytes(content)
     return log
-
-
-def location(path: Path) -> LogLocation:
-    name = parse_partition_dir(path.name)
-    assert name is not None
-    return LogLocation(name, str(path.parent), str(path))
 
 
 @pytest.mark.parametrize("flavour", list(FLAVOURS))
@@ -161,7 +147,7 @@ def test_engines_and_divisions_of_the_work_count_the_same(
     sample: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, engine: str, stored: StoredRequest | None
 ) -> None:
     monkeypatch.setattr("compaction.engine.SHOWN_BYTES", 0)
-    logs = [location(path) for path in sorted(sample.glob("*-[0-9]")) if not path.name.startswith("__cluster")]
+    logs = logs_in(sample)[1]
     largest = dict.fromkeys((KEYS, GROUPS, HEADER_NAMES, PRODUCERS), Largest(3, "records"))
     found, told = [], io.StringIO()
     with LocalEngine(2, Progress(partial(print, file=told)), inline_bytes=0) as workers:

@@ -12,7 +12,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from compaction.commands import dump_log
 from compaction.dumping import batch_reader
 from compaction.dumping.batch_reader import BatchReader
 from compaction.dumping.dump_tool import find_timestamp, may_hold, segments_with, start_position
-from compaction.dumping.findings import MISMATCH, NOT_FOUND, OUT_OF_ORDER, TIMESTAMP, Findings, PairSpool, Row, java_order
+from compaction.dumping.findings import PairSpool, Row
 from compaction.dumping.record_decoders import decode_offsets, decode_with, text_decoder
 from compaction.dumping.segment_dump import SegmentDump, SegmentView
 from compaction.dumping.targets import Target
@@ -387,70 +387,16 @@ def test_segments_are_chosen_by_their_base_offsets(tmp_path: Path, first: int, l
     assert segments_with(logs, first, last) == [logs[number] for number in expected]
 
 
-def test_paths_are_in_the_order_of_a_java_map() -> None:
-    # hash codes of one-letter strings are their letters; a table of 16 places takes 13 of them, then 32 places are needed
-    few = dict.fromkeys("qpab")
-    assert [name for name, _ in java_order(few)] == ["p", "a", "q", "b"]
-    many = {chr(97 + number): None for number in range(14)}
-    assert [name for name, _ in java_order(many)] == sorted(many)
-
-
-def test_kinds_of_findings_have_a_fixed_order() -> None:
-    findings = Findings()
-    spool = PairSpool()
-    spool.append(-1, 4)
-    findings.gaps["/log"] = spool
-    for kind, *pairs in ((NOT_FOUND, (7, -1)), (OUT_OF_ORDER, (5, 6)), (TIMESTAMP, (1, 2), (3, 4))):
-        for pair in pairs:
-            findings.add(kind, "/time", pair)
-    for pair in ((3, 5), (9, 8), (3, 4)):
-        findings.add(MISMATCH, "/index", pair)
-    assert [row.text for _, row in findings.rows()] == [
-        "Mismatches in :/index",
-        "  Index offset: 9, log offset: 8",
-        "  Index offset: 3, log offset: 4",
-        "Found timestamp mismatch in :/time",
-        "  Index timestamp: 1, log timestamp: 2",
-        "  Index timestamp: 3, log timestamp: 4",
-        "Found out of order timestamp in :/time",
-        "  Index timestamp: 5, Previously indexed timestamp: 6",
-        "The following indexed offsets are not found in :/time",
-        "Indexed offset: 7, found log offset: -1",
-        "Non-consecutive offsets in /log",
-        "  -1 is followed by 4",
-    ]
-    findings.close()
-
-
-@pytest.fixture(params=[1 << 20, 4], ids=["in memory", "in a file"])
-def spool(request: pytest.FixtureRequest) -> Iterator[PairSpool]:
-    made = PairSpool(request.param)
-    yield made
-    made.close()
-
-
-def test_increasing_pairs_are_returned_unchanged(spool: PairSpool) -> None:
-    for number in range(200_000):
-        spool.append(number, number % 50_000)
-    found = list(spool)
-    assert len(found) == 200_000
-    assert found[:2] == [(0, 0), (1, 1)]
-    assert found[-1] == (199_999, 49_999)
-
-
-def test_other_pairs_are_sorted_and_the_last_of_equal_ones_wins(spool: PairSpool) -> None:
-    for pair in ((5, 1), (9, 2), (5, 3), (-(2**63), 4)):
-        spool.append(*pair)
-    assert list(spool) == [(-(2**63), 4), (5, 3), (9, 2)]
-
-
-def test_it_can_be_read_again(spool: PairSpool) -> None:
-    spool.append(1, 2)
-    assert list(spool) == list(spool) == [(1, 2)]
-
-
-def test_an_empty_spool_is_reported_as_empty(spool: PairSpool) -> None:
-    assert spool.empty
-    assert list(spool) == []
-    spool.append(-1, 0)
-    assert not spool.empty
+@pytest.mark.parametrize("memory_pairs", [1 << 20, 4], ids=["in memory", "in a file"])
+def test_increasing_pairs_are_returned_unchanged_others_sorted_and_the_last_of_equal_ones(memory_pairs: int) -> None:
+    with closing(PairSpool(memory_pairs)) as spool:
+        assert spool.empty and list(spool) == []
+        for number in range(200_000):
+            spool.append(number, number % 50_000)
+        assert not spool.empty
+        for _ in range(2):
+            assert list(spool) == [(number, number % 50_000) for number in range(200_000)]
+    with closing(PairSpool(memory_pairs)) as spool:
+        for pair in ((5, 1), (9, 2), (5, 3), (-(2**63), 4)):
+            spool.append(*pair)
+        assert list(spool) == [(-(2**63), 4), (5, 3), (9, 2)]

@@ -1,38 +1,51 @@
-"""An erasure without Spark leaves of random logs, byte for byte, what a plain one of Python objects leaves."""
+"""An erasure without Spark leaves of random logs, byte for byte, what a plain one of Python objects leaves. Nothing of an
+erased record is in any file. What an erasure leaves that is killed, or whose certificate is not written or does not hold."""
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+from unittest.mock import Mock, patch
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from compaction.certifier import erased_keys
 from compaction.certifier.certificate import Status
 from compaction.certifier.erasure_certificate import Certified
 from compaction.commands import erase as erase_command
-from compaction.config.request import CompactionRequest
+from compaction.commands import verify
+from compaction.erasure import erase_keys as erasing
 from compaction.erasure import find_matches
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
-from compaction.erasure.find_matches import Erasure
+from compaction.erasure.erasure_report import erasure_document
+from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
+from compaction.errors import StorageError
 from compaction.files.filesystem import DiskFileSystem
 from compaction.files.local import FreeSpace, LocalFileSystem
 from compaction.formats.keys import KeyCriteria, KeyPattern, salted_digest, shards
 from compaction.formats.producer_snapshot import ProducerEntry
 from compaction.report import LogReport, LogStatus, RunReport
-from compaction.run import waves
+from compaction.run import destination, waves
 from compaction.run.sizing import Sizes
 from tests.certifier.certify import certify_erased
+from tests.crash.surroundings import StoppingFiles, end_process
+from tests.disk import Stopped
 from tests.executed import executed
 from tests.kafka.encode import Batch, Legacy, Record
-from tests.local_job import KAFKA, clean_locally, logs_in, read_offsets, resolver_of, write_offsets
+from tests.local_job import KAFKA, clean_locally, logs_in, read_offsets, request_for, write_offsets
 from tests.local_passes import LocalPasses
 from tests.memory import scratch
-from tests.oracle.disk import read_partition, write_partition
+from tests.oracle.disk import read_partition, write_partition, write_producers
 from tests.oracle.records import NaiveBatch, NaiveRecord, encode, encode_empty
 from tests.oracle.segments import NaiveSegment, write_segment
 from tests.passes.random_cases import FLAVOURS, INTERVAL_BYTES, NOW_MS, Case, random_case
@@ -108,24 +121,15 @@ def erase(
     keys: Sequence[bytes],
     patterns: Sequence[str] = (),
     sizes: Sizes | None = None,
+    files: DiskFileSystem | None = None,
     *,
     tombstones: bool = False,
-    include_active: bool = False,
-    dry_run: bool = False,
     output_dir: Path | None = None,
-    kafka_version: str = KAFKA,
-    files: DiskFileSystem | None = None,
+    **fields: Any,
 ) -> RunReport:
-    """Erases from all logs of a directory."""
-    base = CompactionRequest(
-        *logs_in(log_dir),
-        as_of_ms=NOW_MS,
-        include_active=include_active,
-        dry_run=dry_run,
-        output_dir=None if output_dir is None else str(output_dir),
-        kafka_version=kafka_version,
-        resolver=resolver_of({log.topic_partition.topic: CONFIG for log in logs_in(log_dir)[1]}),
-    )
+    """Erases from all logs of a directory; ``fields`` are others of the request."""
+    topics = {log.topic_partition.topic: CONFIG for log in logs_in(log_dir)[1]}
+    base = request_for(log_dir, NOW_MS, topics, output_dir=None if output_dir is None else str(output_dir), **fields)
     criteria = KeyCriteria.of(pa.array(keys, pa.binary()), tuple(map(KeyPattern.parse, patterns)))
     return erase_keys(LocalPasses, ErasureRequest(base, Erasure(criteria, SALT, tombstones)), files, sizes)
 
@@ -137,22 +141,12 @@ def call(*argv: object) -> int:
 
 def differences(log_dir: Path, case: Case, plain: PlainEraser, report: LogReport) -> list[str]:
     """How the erased log differs from what the plain eraser leaves."""
-    found, expected = read_partition(log_dir / f"{case.name}-0"), plain.erase(case.segments)
     if report.status is LogStatus.FAILED:
         return [f"failed: {report.reason}"]
-    different = [
-        f"{name} of segment {theirs.base_offset}"
-        for mine, theirs in zip(found, expected, strict=True)
-        for name in ("base_offset", "log", "index", "time_index", "txn_index", "mtime_ms")
-        if getattr(mine, name) != getattr(theirs, name)
-    ]
-    erased = sum(
-        plain.matches(record)
-        for segment in case.segments[: plain.segments]
-        for batch in segment.batches
-        if not batch.control
-        for record in batch.records()
-    )
+    found, expected = read_partition(log_dir / f"{case.name}-0"), plain.erase(case.segments)
+    different = [f"segment {theirs.base_offset}" for mine, theirs in zip(found, expected, strict=True) if mine != theirs]
+    batches = [batch for segment in case.segments[: plain.segments] for batch in segment.batches if not batch.control]
+    erased = sum(plain.matches(record) for batch in batches for record in batch.records())
     if report.erased_records != erased:
         different.append(f"{report.erased_records} erased records, expected {erased}")
     return different
@@ -384,3 +378,198 @@ def test_on_a_full_disk_sizes_are_measured_and_nothing_is_written(tmp_path: Path
     log = erase(tmp_path, [b"k"], include_active=True).logs[0]
     assert (log.status, created) == (LogStatus.FAILED, [])
     assert "0 B are free, less than the margin of" in log.reason
+
+
+KEY, VALUE, HEADER = b"key-to-erase", b"value-of-it", b"header-of-it"
+PRODUCER = 7
+
+
+def write_log(log_dir: Path) -> None:
+    """Three segments, not compressed, each with the record, the last one of a producer and of the log; and leftovers."""
+    path, segments = log_dir / "odd-0", []
+    for base in (0, 10, 20):
+        erased, other = Record(base + 1, NOW_MS, KEY, VALUE, ((HEADER, HEADER),)), Record(base, NOW_MS, b"other", b"v")
+        last = Batch([erased], producer_id=PRODUCER, producer_epoch=0, base_sequence=base // 10)
+        segments.append(write_segment(base, [Batch([other]).encode(), last.encode()], INTERVAL_BYTES, NOW_MS))
+    write_partition(path, segments)
+    write_producers(path, 22, [ProducerEntry(PRODUCER, 0, 2, 21, 0, NOW_MS, 0, -1)])
+    log = path / f"{0:020d}.log"
+    for suffix in (".deleted", ".cleaned"):
+        log.with_name(log.name + suffix).write_bytes(log.read_bytes())
+
+
+def test_a_hash_that_ends_with_zeros_is_reported_whole() -> None:
+    key = next(key for key in map(b"%d".__mod__, range(10_000)) if salted_digest(SALT, key).hex().endswith("0000"))
+    found = [FoundKeys(np.array([salted_digest(SALT, each)], HASHED), np.array([2])) for each in (key, b"other", key)]
+    document = erasure_document(Erasure(KeyCriteria.of(pa.array([], pa.binary())), SALT), FoundKeys.joined(found), (), ())
+    expected = sorted(((salted_digest(SALT, key).hex(), 4), (salted_digest(SALT, b"other").hex(), 2)))
+    assert [(each["sha256"], each["records"]) for each in document["keys"]] == expected
+
+
+@pytest.mark.parametrize("tombstones", [False, True])
+def test_nothing_of_an_erased_record_is_in_any_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tombstones: bool) -> None:
+    logs, copy, temporary = tmp_path / "logs", tmp_path / "copy", tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    write_log(logs)
+    secret = (VALUE, HEADER) if tombstones else (KEY, VALUE, HEADER)
+
+    def remains(place: Path) -> list[str]:
+        return [path.name for path in place.rglob("*") if path.is_file() and any(each in path.read_bytes() for each in secret)]
+
+    assert len(remains(logs)) == 5
+    assert erase(logs, [KEY], tombstones=tombstones, include_active=True, output_dir=copy).logs[0].erased_records == 3
+    assert remains(copy) == []
+    assert len(remains(logs)) == 5
+    assert erase(logs, [KEY], tombstones=tombstones, include_active=True).logs[0].erased_records == 3
+    assert remains(tmp_path) == []
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    """A log directory with the log ``odd-0``, beside which files can be written."""
+    write_odd(tmp_path / "data")
+    return tmp_path / "data"
+
+
+def certified(log_dir: Path, *options: object) -> list[str]:
+    """A call with a certificate and a report, for the key ``k``."""
+    (log_dir.parent / "keys").write_bytes(b"k\n")
+    keys, certificate, report = (str(log_dir.parent / name) for name in ("keys", "certificate.json", "report.json"))
+    argv = ["--log-dir", str(log_dir), "--include-active", "--keys", keys, *map(str, options)]
+    return [*argv, "--certificate", certificate, "--report", report]
+
+
+def written(log_dir: Path, name: str) -> Any:
+    return json.loads((log_dir.parent / f"{name}.json").read_text())
+
+
+#: what a step of a run does instead of its work
+KILLED, NO_SPACE = Mock(side_effect=Stopped), Mock(side_effect=OSError(28, "No space\nleft on device"))
+
+
+def test_a_certificate_that_cannot_be_made_fails_all_logs_and_the_report_is_written(
+    log_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (log_dir / "empty-0").mkdir()
+    certificate = log_dir.parent / "certificate.json"
+    certificate.write_text("that of an earlier run")
+    monkeypatch.setattr(erasing, "write_text", NO_SPACE)
+    assert call(*certified(log_dir)) == 1
+    logs = {log["topic"]: log for log in written(log_dir, "report")["logs"]}
+    assert {log["status"] for log in logs.values()} == {"failed"}
+    reason = "certificate: it could not be written (OSError: [Errno 28] No space left on device)"
+    assert logs["empty"]["reason"] == reason
+    assert logs["odd"]["reason"].startswith(f"{reason}; the replaced segments remain as .deleted files: copy them away")
+    assert reason in capsys.readouterr().err
+    assert len(list(log_dir.rglob("*.log.deleted"))) == 3
+    assert not certificate.exists()
+
+
+def test_a_certificate_is_changed_when_a_replaced_segment_cannot_be_removed(
+    log_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(erasing, "remove_deleted", Mock(side_effect=OSError(13, "Permission denied")))
+    assert call(*certified(log_dir)) == 1
+    found = written(log_dir, "certificate")
+    assert (found["status"], found["logs"][0]["status"]) == ("failed", "failed")
+    assert "Permission denied" in found["logs"][0]["reason"]
+    assert records_in(log_dir)
+
+
+def test_what_a_killed_run_erased_is_said_to_be_in_no_certificate(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(erasing, "write_text", KILLED)
+        with pytest.raises(Stopped):
+            call(*certified(log_dir))
+    end_process(log_dir)
+    assert list(log_dir.rglob("*.log.deleted"))
+    note = (
+        f"{log_dir / 'odd-0'}: this run removed segments that an earlier run or a broker had replaced;"
+        " the records erased then are in no report or certificate of this run"
+    )
+    for resumed in (True, False):
+        assert call(*certified(log_dir)) == 0
+        erasure, logs = written(log_dir, "report")["erasure"], written(log_dir, "certificate")["logs"]
+        assert (erasure["resumed"], erasure["notes"]) == ((["odd-0"], [note]) if resumed else ([], []))
+        assert [(log["resumed"], log["status"], log["records_erased"]) for log in logs] == [(resumed, "holds", 0)]
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "failing"),
+    [
+        (erased_keys, "matching", lambda criteria, keys: np.zeros(len(keys), np.bool_)),
+        (erased_keys, "matching", Mock(side_effect=StorageError("cannot be read", path="/copy"))),
+        (erasing, "write_text", NO_SPACE), (erasing, "write_text", KILLED),
+    ],
+    ids=["violated", "failed", "error", "kill"],
+)  # fmt: skip
+def test_a_copy_that_is_not_certified_is_not_the_finished_output_of_the_call(
+    log_dir: Path,
+    module: ModuleType,
+    name: str,
+    failing: Callable[..., object],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    argv = certified(log_dir, "--output-dir", log_dir.parent / "copy", "--as-of-ms", NOW_MS)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, name, failing)
+        with pytest.raises(Stopped) if failing is KILLED else nullcontext():
+            assert call(*argv, "--replace") == 1
+    assert ".deleted" not in capsys.readouterr().err
+    assert call(*argv, "--if-done", "skip") == 2
+    assert "the output of another request: it differs in certificate" in capsys.readouterr().err
+    assert call(*argv, "--if-done", "skip", "--replace") == 0
+    assert "done already" not in capsys.readouterr().out
+    assert call(*argv, "--if-done", "skip") == 0
+    assert "done already by the same request" in capsys.readouterr().out
+
+
+def test_a_file_beside_the_records_of_an_erased_copy_is_verified(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    epochs, copy = "odd-0/leader-epoch-checkpoint", log_dir.parent / "copy"
+    (log_dir / epochs).write_text("0\n1\n0 0\n")
+    argv = certified(log_dir, "--output-dir", copy, "--as-of-ms", NOW_MS)
+    assert call(*argv) == 0
+    sides = ["--before", str(log_dir), "--after", str(copy), *argv[argv.index("--include-active") : argv.index("--output-dir")]]
+    sides += ["--certificate", str(log_dir.parent / "certificate.json"), "--as-of-ms", str(NOW_MS)]
+    assert verify.main(sides) == 0
+    (copy / epochs).write_text("0\n1\n7 0\n")
+    capsys.readouterr()
+    assert verify.main(sides) == 1
+    assert "leader-epoch-checkpoint is missing, malformed or has other leader epochs" in capsys.readouterr().err
+
+
+KEYS = [b"k", b"k" * 70_000]
+CHECKPOINT = {"odd": 5}
+
+
+def erase_until(log_dir: Path, stop_before: int | None) -> int:
+    """Erases, stopped before a change; returns the number of changes."""
+    files = StoppingFiles(stop_before)
+    with patch.object(destination, "LOG_CONCURRENCY", 1), suppress(Stopped):
+        report = erase(log_dir, KEYS, include_active=True, files=files)
+        assert report.exit_code == 0, report.logs[0].reason
+    end_process(log_dir)
+    return len(files.changes)
+
+
+def test_a_run_killed_before_any_of_its_changes_loses_nothing_else_and_is_completed_by_the_next() -> None:
+    with scratch() as root:
+        write_odd(root / "whole")
+        write_offsets(root / "whole", cleaner_offsets=CHECKPOINT)
+        before = records_in(root / "whole")
+        changes = erase_until(root / "whole", None)
+        expected = {path.name: path.read_bytes() for path in (root / "whole" / "odd-0").iterdir()}
+        left = [each for each in before if each.key not in KEYS]
+        assert changes > 30
+        for stop_before in range(changes):
+            log_dir = root / str(stop_before)
+            write_odd(log_dir)
+            write_offsets(log_dir, cleaner_offsets=CHECKPOINT)
+            erase_until(log_dir, stop_before)
+            found = records_in(log_dir)
+            assert [each for each in found if each.key not in KEYS] == left, stop_before
+            erase_until(log_dir, None)
+            assert {path.name: path.read_bytes() for path in (log_dir / "odd-0").iterdir()} == expected, stop_before
+            assert read_offsets(log_dir, "cleaner_offsets") == CHECKPOINT, stop_before

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from compaction.config.request import CompactionRequest
-from compaction.erasure.erase_keys import ErasureRequest, erase_keys
-from compaction.erasure.find_matches import Erasure
-from compaction.formats.keys import KeyCriteria
 from compaction.names import CLEAN_SHUTDOWN
+from tests.erasure.test_erase_keys import call
 from tests.kafka.broker import Broker, free_ports
 from tests.kafka.clients import Clients
 from tests.kafka.gateway import Gateway
-from tests.local_job import logs_in
-from tests.local_passes import LocalPasses
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -73,11 +68,10 @@ def stable_ends(clients: Clients) -> dict[str, dict[int, tuple[int, int]]]:
 
 
 def erase(log_dir: Path, *, tombstones: bool) -> int:
-    base = CompactionRequest(*logs_in(log_dir, TOPICS), as_of_ms=int(time.time() * 1000), include_active=True)
-    erasure = Erasure(KeyCriteria.of(pa.array([GONE], pa.binary())), b"salt", tombstones)
-    report = erase_keys(LocalPasses, ErasureRequest(base, erasure))
-    assert report.exit_code == 0, [log.reason for log in report.logs]
-    return sum(log.erased_records for log in report.logs)
+    report = log_dir.with_name("report.json")
+    options = ["--where", "regex=gone", "--include-active", "--on-match", "tombstone" if tombstones else "drop"]
+    assert call("--log-dir", log_dir, "--topic", "events|state", *options, "--report", report) == 0
+    return int(json.loads(report.read_text())["totals"]["erased_records"])
 
 
 @pytest.mark.parametrize("tombstones", [False, True])

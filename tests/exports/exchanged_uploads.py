@@ -5,6 +5,7 @@ What is read must be the log of the last leader, or an error that names an uploa
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Sequence
@@ -27,14 +28,16 @@ EPOCHS = ".leader_epoch_checkpoint"
 class Export:
     """An export of ``orders-0`` in a layout; ``add`` returns the log object of a new upload."""
 
-    def __init__(self, directory: Path, layout: str) -> None:
+    def __init__(self, directory: Path, layout: str, chunk_bytes: int | None = None) -> None:
         self._directory, self.layout = directory, layout
         self._number = 0
         key = None
         if layout == "aiven encrypted":
             require_cryptography()
             key = new_key(directory / "key.pem")
-        self._writer = AivenWriter(compressed="zstd" in layout, key=key, chunk_bytes=1 << 20 if "zstd" in layout else 512)
+        # compressed objects that are exchanged have one chunk each
+        size = chunk_bytes or (1 << 20 if "zstd" in layout else 512)
+        self._writer = AivenWriter(compressed="zstd" in layout, key=key, chunk_bytes=size)
 
     @property
     def address(self) -> str:
@@ -65,6 +68,14 @@ class Export:
             found.append((int.from_bytes(data[:8], "big"), int.from_bytes(data[12:16], "big")))
             data = data[12 + int.from_bytes(data[8:12], "big") :]
         return found
+
+
+def edit(log: Path, section: str = "remoteLogSegmentMetadata", **fields: object) -> None:
+    """Changes fields of a section of an upload's manifest."""
+    path = log.with_suffix(".rsm-manifest")
+    manifest = json.loads(path.read_text())
+    manifest[section].update(fields)
+    path.write_text(json.dumps(manifest))
 
 
 def exchange(one: Path, other: Path, suffix: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import shutil
 import tarfile
@@ -18,8 +17,9 @@ import pytest
 from compaction.exports import aiven_objects
 from compaction.files import data_keys
 from compaction.files.calls import KEYS_VARIABLE, call
-from compaction.files.filesystem import ReadableFileSystem
+from compaction.files.filesystem import ReadableFileSystem, join
 from compaction.files.local import LocalFileSystem
+from compaction.files.mixed import MixedFileSystem
 from compaction.files.uri import parse_uri
 from compaction.formats.checkpoints import EpochEntry, format_leader_epochs
 from compaction.formats.producer_snapshot import write_snapshot
@@ -78,6 +78,11 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpack_sample(tmp_path_factory.mktemp("sample")) / LOG_NAME
 
 
+def uploaded(source: Path) -> dict[str, bytes]:
+    """The files of a log that its exports have: no segment follows the last one."""
+    return {file.name: file.read_bytes() for file in source.iterdir() if not file.name.startswith(f"{217:020d}.log")}
+
+
 def aiven(directory: Path) -> str:
     """The address of an export of the plugin."""
     return parse_uri(f"aiven+file://{directory}", "--log-dir")
@@ -86,17 +91,6 @@ def aiven(directory: Path) -> str:
 def local_tiered(directory: Path) -> str:
     """The address of an export of ``LocalTieredStorage``."""
     return parse_uri(f"local-tiered+file://{directory}", "--log-dir")
-
-
-def second_upload(log: Path) -> Path:
-    """Adds another upload of a segment to an export of the plugin; returns its log file."""
-    other = "A" * 22
-    manifest = json.loads(log.with_suffix(".rsm-manifest").read_text())
-    manifest["remoteLogSegmentMetadata"]["remoteLogSegmentId"]["id"] = other
-    for suffix in (".log", ".indexes"):
-        shutil.copy(log.with_suffix(suffix), log.with_name(log.name[:21] + other + suffix))
-    log.with_name(log.name[:21] + other + ".rsm-manifest").write_text(json.dumps(manifest))
-    return log.with_name(log.name[:21] + other + ".log")
 
 
 def write_log(
@@ -149,6 +143,34 @@ def offsets_in(files: ReadableFileSystem, path: str) -> list[int]:
     """The base offsets of the batches of a log file."""
     data = files.read_bytes(path)
     return [batch.header.base_offset for batch in iter_batches(memoryview(data)) if isinstance(batch.header, BatchHeader)]
+
+
+def read_all(address: str, name: str = "orders-0") -> dict[str, bytes]:
+    """Every file of a log, as a task reads it."""
+    files, log = MixedFileSystem(), join(address, name)
+    found = {}
+    for file in files.listdir(log):
+        real = files.real_path(join(log, file))
+        data = files.read_bytes(join(log, file))
+        if real is not None:
+            # in a process that has not listed the export
+            buffer, at = memoryview(bytearray(real.size)), 0
+            reader = MixedFileSystem().open(real.path, real.start, real.start + real.size)
+            while at < real.size and (n := reader.pread(buffer[at:], real.start + at)):
+                at += n
+            reader.close()
+            assert bytes(buffer) == data
+        stat = files.stat(join(log, file))
+        assert stat is not None and stat.size == len(data)
+        found[file] = data
+    return found
+
+
+def offsets(address: str) -> list[int]:
+    """The offsets of the log's batches, segment by segment."""
+    files, log = MixedFileSystem(), join(address, "orders-0")
+    names = [name for name in files.listdir(log) if name.endswith(".log")]
+    return [offset for name in names for offset in offsets_in(files, join(log, name))]
 
 
 def write_local_tiered(log: Path, export: Path, topic_id: str = TOPIC_ID) -> list[Path]:

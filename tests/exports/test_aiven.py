@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 import random
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ import zstandard
 from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError, UsageError
 from compaction.exports import aiven_objects, aiven_writer
 from compaction.exports.aiven_objects import Chunk, ChunkIndex, decode_sizes, parse_manifest
-from compaction.files import contents, data_keys, text_files
+from compaction.files import contents, data_keys
 from compaction.files.calls import KEYS_VARIABLE
 from compaction.files.contents import read_range
 from compaction.files.data_keys import add_private_keys, data_key
@@ -30,10 +28,11 @@ from compaction.files.mixed import MixedFileSystem
 from compaction.files.segment_file import SegmentReader
 from compaction.files.uri import parse_uri
 from compaction.log.discover import Selector, discover, require_logs
-from tests.exports.aiven_objects import KEY_ID, AivenWriter, new_key
-from tests.exports.exports import LOG_NAME, aiven, require_cryptography, second_upload
+from tests.exports.aiven_objects import KEY_ID, new_key
+from tests.exports.exchanged_uploads import Export, edit
+from tests.exports.exports import LOG_NAME, aiven, read_all, require_cryptography, uploaded
 from tests.files.remote_places import PLACE
-from tests.log.logs import build, data_batch
+from tests.log.logs import data_batch
 
 CHUNK_BYTES = 100
 SEALED_BYTES = CHUNK_BYTES + 28
@@ -45,33 +44,10 @@ def chosen(objects: Path, coding: str, name: str) -> Path:
     return sorted((objects / coding).rglob(f"*.{suffix}"))[int(number)]
 
 
-def read_all(address: str) -> dict[str, bytes]:
-    """Every file of the log, as a task reads it."""
-    files, log = MixedFileSystem(), join(address, LOG_NAME)
-    found = {}
-    for name in files.listdir(log):
-        real = files.real_path(join(log, name))
-        data = files.read_bytes(join(log, name))
-        if real is not None:
-            # in a process that has not listed the export
-            buffer, at = memoryview(bytearray(real.size)), 0
-            reader = MixedFileSystem().open(real.path, real.start, real.start + real.size)
-            while at < real.size and (n := reader.pread(buffer[at:], real.start + at)):
-                at += n
-            reader.close()
-            assert bytes(buffer) == data
-        stat = files.stat(join(log, name))
-        assert stat is not None and stat.size == len(data)
-        found[name] = data
-    return found
-
-
 def test_an_export_has_the_files_of_the_log_directory_that_it_was_made_from(coding: str, objects: Path, source: Path) -> None:
     address = aiven(objects / coding)
     assert MixedFileSystem().listdir(address) == [LOG_NAME]
-    expected = {file.name: file.read_bytes() for file in source.iterdir()}
-    # no segment follows the last one
-    assert read_all(address) == {name: data for name, data in expected.items() if not name.startswith(f"{217:020d}.log")}
+    assert read_all(address, LOG_NAME) == uploaded(source)
 
 
 def test_any_range_of_a_segment_is_read(coding: str, objects: Path, source: Path) -> None:
@@ -91,89 +67,12 @@ def test_plain_objects_are_read_in_place_like_any_file(objects: Path) -> None:
     assert real is not None and (real.path, real.start) == (str(chosen(objects, "plain", "0.log")), 0)
 
 
-def test_a_prefix_may_end_within_a_name(objects: Path, source: Path) -> None:
-    (topic,) = (objects / "plain").iterdir()
-    topic.rename(topic.with_name(f"cluster1-{topic.name}"))
-    address = parse_uri(f"aiven+file://{objects}/plain?key.prefix=cluster1-", "--log-dir")
-    assert MixedFileSystem().listdir(address) == [LOG_NAME]
-    assert read_all(address)[f"{0:020d}.log"] == (source / f"{0:020d}.log").read_bytes()
-
-
-def put_unfinished(objects: Path) -> None:
-    log = chosen(objects, "plain", "3.log")
-    for suffix in (".log", ".indexes"):
-        file = log.with_suffix(suffix)
-        shutil.copy(file, file.with_name(file.name[:21] + "A" * 22 + suffix))
-
-
-@pytest.mark.parametrize(
-    ("add", "told"),
-    [
-        (put_unfinished, "1 upload without a manifest"),
-        (lambda objects: second_upload(chosen(objects, "plain", "3.log")), "1 upload with offsets that another one has"),
-    ],
-)
-def test_uploads_that_brokers_do_not_read_are_reported_and_ignored(
-    add: Callable[[Path], object], told: str, objects: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    whole = read_all(aiven(objects / "plain"))
-    add(objects)
-    with caplog.at_level(logging.WARNING):
-        assert read_all(aiven(objects / "plain")) == whole
-    assert f"ignored: {told}" in caplog.text
-
-
-def large_manifest(objects: Path) -> Path:
-    file = chosen(objects, "plain", "3.rsm-manifest")
-    with file.open("r+b") as sparse:
-        sparse.truncate(text_files.MAX_SMALL_BYTES + 1)
-    return file
-
-
-def large_indexes(objects: Path) -> Path:
-    size, file = text_files.MAX_INDEX_BYTES + 1, chosen(objects, "plain", "3.indexes")
-    manifest = chosen(objects, "plain", "3.rsm-manifest")
-    document = json.loads(manifest.read_text())
-    document["segmentIndexes"]["transaction"] = {"position": size - 8, "size": 8}
-    manifest.write_text(json.dumps(document))
-    with file.open("r+b") as sparse:
-        sparse.truncate(size)
-    return file
-
-
-@pytest.mark.parametrize(
-    ("change", "limit_bytes"), [(large_manifest, text_files.MAX_SMALL_BYTES), (large_indexes, text_files.MAX_INDEX_BYTES)]
-)
-def test_an_object_that_must_be_small_and_is_large_is_not_read(
-    change: Callable[[Path], Path], limit_bytes: int, objects: Path
-) -> None:
-    path = change(objects)
-    with pytest.raises(CorruptLogError, match=f"is larger than {limit_bytes >> 20} MiB, the limit for such objects") as error:
-        read_all(aiven(objects / "plain"))
-    assert error.value.path == str(path)
-
-
-def test_an_encrypted_export_with_another_private_key_is_an_error(objects: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    require_cryptography()
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import rsa
-
-    other = rsa.generate_private_key(65537, 2048).private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    (objects / "other.pem").write_bytes(other)
-    monkeypatch.setenv(KEYS_VARIABLE, f"{objects}/other.pem")
-    data_keys.data_key.cache_clear()
-    with pytest.raises(UnsupportedLogError, match="does not decrypt the data key of key id 'key1'"):
-        read_all(aiven(objects / "encrypted"))
-
-
 @pytest.mark.parametrize("coding", ["zstd", "zstd-encrypted"], indirect=True)
 def test_decoded_chunks_are_kept_up_to_a_limit_for_all_objects(
     coding: str, objects: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(aiven_objects, "KEPT", aiven_objects.KeptBytes(600))
-    read_all(aiven(objects / coding))
+    read_all(aiven(objects / coding), LOG_NAME)
     # chunks of 256 bytes
     assert 256 <= aiven_objects.KEPT.size_bytes <= 600
 
@@ -200,13 +99,10 @@ def test_an_object_that_cannot_be_read_fails_its_log_only(objects: Path, suffix:
     refused = str(chosen(objects, "zstd", f"3.{suffix}"))
     opened = LocalFileSystem.open
 
-    def checked(path: str) -> None:
+    def open_unless_refused(self: LocalFileSystem, path: str, *given: Any, **named: Any) -> File:
         if path == refused:
             raise StorageError("cannot read: Permission denied", path=path)
-
-    def open_unless_refused(self: LocalFileSystem, path: str, start: int, end: int, *, uncached: bool = False) -> File:
-        checked(path)
-        return opened(self, path, start, end, uncached=uncached)
+        return opened(self, path, *given, **named)
 
     monkeypatch.setattr(LocalFileSystem, "open", open_unless_refused)
     files, address = MixedFileSystem(), aiven(objects / "zstd")
@@ -218,59 +114,35 @@ def test_an_object_that_cannot_be_read_fails_its_log_only(objects: Path, suffix:
     assert error.value.path == refused
 
 
-@pytest.mark.parametrize("name", ["007", "٧", "-1"])
-def test_a_directory_that_is_not_named_as_a_partition_is_not_one(objects: Path, name: str) -> None:
-    (topic,) = (objects / "plain").iterdir()
-    shutil.copytree(topic / "0", topic / name)
-    assert MixedFileSystem().listdir(aiven(objects / "plain")) == [LOG_NAME]
-
-
 def test_nothing_is_changed_in_an_export(objects: Path) -> None:
     files, path = MixedFileSystem(), join(aiven(objects / "plain"), LOG_NAME, f"{0:020d}.log")
     with pytest.raises(StorageError, match="the cluster's own metadata of these objects would no longer be true"):
         files.unlink(path)
 
 
-class Export:
-    """One segment in chunks of 100 bytes, the last one smaller."""
+#: a log that is stored in chunks of 100 bytes, the last one smaller
+LOG = b"".join(map(data_batch, range(11)))
+COUNT = -(-len(LOG) // CHUNK_BYTES)
 
-    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coding: str) -> None:
-        encrypted = "encrypted" in coding
-        if encrypted:
-            require_cryptography()
-            monkeypatch.setenv(KEYS_VARIABLE, f"{KEY_ID}={tmp_path}/key.pem")
-        log = tmp_path / "orders-0"
-        log.mkdir()
-        build(0, [data_batch(offset) for offset in range(11)]).put(LocalFileSystem(), str(log))
-        self.log = (log / f"{0:020d}.log").read_bytes()
-        key = new_key(tmp_path / "key.pem") if encrypted else None
-        AivenWriter(compressed="zstd" in coding, key=key, chunk_bytes=CHUNK_BYTES).write(log, tmp_path / "export")
-        (self.object,) = (tmp_path / "export").rglob("*.log")
-        self.count = -(-len(self.log) // CHUNK_BYTES)
-        self._manifest = self.object.with_suffix(".rsm-manifest")
-        self.address = aiven(tmp_path / "export")
 
-    def change_index(self, **values: Any) -> None:
-        """Change what the manifest says of the chunks."""
-        document = json.loads(self._manifest.read_text())
-        document["chunkIndex"].update(values)
-        self._manifest.write_text(json.dumps(document))
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str) -> tuple[Export, Path]:
+    """An export of this log, and the object that has it."""
+    monkeypatch.setenv(KEYS_VARIABLE, f"{KEY_ID}={tmp_path}/key.pem")
+    export = Export(tmp_path, layout, CHUNK_BYTES)
+    return export, export.add(range(11), [(0, 0)])
 
-    def change(self, at: int, data: bytes) -> None:
-        """Overwrite bytes of the object."""
-        stored = bytearray(self.object.read_bytes())
-        stored[at : at + len(data)] = data
-        self.object.write_bytes(stored)
 
-    def cut(self, size_bytes: int) -> None:
-        """Truncate the object."""
-        self.object.write_bytes(self.object.read_bytes()[:size_bytes])
+def segment_of(export: Export) -> FileRange:
+    """Where tasks find the log."""
+    found = MixedFileSystem().real_path(join(export.address, "orders-0", f"{0:020d}.log"))
+    assert found is not None
+    return found
 
-    def segment(self) -> FileRange:
-        """Where tasks find the log."""
-        found = MixedFileSystem().real_path(join(self.address, "orders-0", f"{0:020d}.log"))
-        assert found is not None
-        return found
+
+def change(log: Path, at: int, data: bytes) -> None:
+    """Overwrites bytes of an object."""
+    stored = log.read_bytes()
+    log.write_bytes(stored[:at] + data + stored[at + len(data) :])
 
 
 def read_log(segment: FileRange, files: MixedFileSystem | None = None) -> bytes:
@@ -284,37 +156,36 @@ def test_batches_across_chunks_are_read_again_from_a_store(
 ) -> None:
     """The next block begins in the chunk before, whose range of the object was read ahead earlier."""
     monkeypatch.setattr(contents, "_RANGE_BYTES", 60)
-    export = Export(tmp_path, monkeypatch, "zstd")
-    (tmp_path / "export").rename(bucket / "export")
+    small(tmp_path, monkeypatch, "aiven zstd")
+    (tmp_path / "out").rename(bucket / "export")
     address = parse_uri(f"aiven+{PLACE}/export", "--log-dir")
     segment = MixedFileSystem().real_path(f"{address}/orders-0/{0:020d}.log")
     assert segment is not None
     with SegmentReader(MixedFileSystem(), segment.path, 0, segment.size, block_bytes=block_bytes) as reader:
-        assert b"".join(block.raw.tobytes() for block in reader.blocks(check_crc=True)) == export.log
+        assert b"".join(block.raw.tobytes() for block in reader.blocks(check_crc=True)) == LOG
 
 
-#: what happened to an export, its coding, the byte and the text of the error
-Fault = tuple[Callable[[Export], None], str, int, str]
+Fault = tuple[Callable[[Path], None], str, int, str]
 FAULTS: dict[str, Fault] = {
     "a byte of a chunk differs": (
-        lambda export: export.change(2 * SEALED_BYTES + 40, b"\0\0\0"), "encrypted", 2 * SEALED_BYTES,
+        lambda log: change(log, 2 * SEALED_BYTES + 40, b"\0\0\0"), "aiven encrypted", 2 * SEALED_BYTES,
         "chunk 2, bytes 256 to 383: the authentication tag does not match",
     ),
     "the manifest says that chunks are smaller": (
-        lambda export: export.change_index(
-            transformedChunkSize=SEALED_BYTES - 1,
-            finalTransformedChunkSize=export.object.stat().st_size - (export.count - 1) * (SEALED_BYTES - 1),
-        ), "encrypted", 0, "chunk 0, bytes 0 to 126: the authentication tag does not match",
+        lambda log: edit(
+            log, "chunkIndex", transformedChunkSize=SEALED_BYTES - 1,
+            finalTransformedChunkSize=log.stat().st_size - (COUNT - 1) * (SEALED_BYTES - 1),
+        ), "aiven encrypted", 0, "chunk 0, bytes 0 to 126: the authentication tag does not match",
     ),
     "the manifest says that the log is larger": (
-        lambda export: export.change_index(originalFileSize=len(export.log) + 1), "encrypted", -1,
+        lambda log: edit(log, "chunkIndex", originalFileSize=len(LOG) + 1), "aiven encrypted", -1,
         r"chunk \d+, bytes \d+ to \d+: has \d+ bytes of the log, the manifest says \d+",
     ),
     "a compressed chunk is damaged": (
-        lambda export: export.change(0, bytes(8)), "zstd", 0, r"chunk 0, bytes 0 to \d+: cannot be decompressed",
+        lambda log: change(log, 0, bytes(8)), "aiven zstd", 0, r"chunk 0, bytes 0 to \d+: cannot be decompressed",
     ),
     "the manifest says that compressed chunks have fewer bytes": (
-        lambda export: export.change_index(originalChunkSize=CHUNK_BYTES - 1, originalFileSize=len(export.log) - 5), "zstd", 0,
+        lambda log: edit(log, "chunkIndex", originalChunkSize=CHUNK_BYTES - 1, originalFileSize=len(LOG) - 5), "aiven zstd", 0,
         r"chunk 0, bytes 0 to \d+: has 100 bytes of the log, the manifest says 99",
     ),
 }  # fmt: skip
@@ -322,23 +193,23 @@ FAULTS: dict[str, Fault] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_error_names_the_object_and_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    change, coding, position, told = FAULTS[fault]
-    export = Export(tmp_path, monkeypatch, coding)
-    change(export)
+    damage, layout, position, told = FAULTS[fault]
+    export, log = small(tmp_path, monkeypatch, layout)
+    damage(log)
     with pytest.raises(CorruptLogError, match=told) as error:
-        read_log(export.segment())
-    assert error.value.path == str(export.object)
+        read_log(segment_of(export))
+    assert error.value.path == str(log)
     assert error.value.position == position or position < 0 <= (error.value.position or 0)
 
 
 def test_an_object_that_is_truncated_while_it_is_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    export, task = Export(tmp_path, monkeypatch, "encrypted"), MixedFileSystem()
-    segment = export.segment()
+    (export, log), task = small(tmp_path, monkeypatch, "aiven encrypted"), MixedFileSystem()
+    segment = segment_of(export)
     assert task.stat(segment.path) is not None
-    export.cut(400)
+    log.write_bytes(log.read_bytes()[:400])
     with pytest.raises(CorruptLogError, match="chunk 3, bytes 384 to 511: the object ends at byte 400") as error:
         read_log(segment, task)
-    assert (error.value.path, error.value.position) == (str(export.object), 400)
+    assert (error.value.path, error.value.position) == (str(log), 400)
 
 
 def encode_sizes(values: list[int]) -> bytes:
@@ -385,18 +256,11 @@ def parsed(**changes: Any) -> Any:
     return parse_manifest(json.dumps(document(**changes)).encode(), "the-manifest")
 
 
-@pytest.mark.parametrize(
-    "values", [[], [7], [7, 3], [1000, 1000, 5], [300, 44, 0], [10, 300, 70_000, 20_000_000, 1], [0, 2**31 - 1, 2**31 - 1]]
-)
-def test_sizes_are_decoded(values: list[int]) -> None:
-    assert decode_sizes(encode_sizes(values)).tolist() == values
-    assert aiven_writer.encode_sizes(values) == encode_sizes(values)
-
-
-def test_random_sizes_are_decoded_and_cut_ones_are_not() -> None:
+def test_sizes_are_decoded_and_cut_ones_are_not() -> None:
     chance = random.Random(1)
-    for _ in range(200):
-        values = [chance.randrange(2 ** chance.randint(1, 31)) for _ in range(chance.randint(1, 40))]
+    odd = [[], [7], [7, 3], [1000, 1000, 5], [300, 44, 0], [10, 300, 70_000, 20_000_000, 1], [0, 2**31 - 1, 2**31 - 1]]
+    drawn = [[chance.randrange(2 ** chance.randint(1, 31)) for _ in range(chance.randint(1, 40))] for _ in range(200)]
+    for values in (*odd, *drawn):
         data = encode_sizes(values)
         assert (aiven_writer.encode_sizes(values), decode_sizes(data).tolist()) == (data, values)
         with pytest.raises(ValueError, match="sizes"):
@@ -515,10 +379,16 @@ def test_a_path_with_a_comma_is_refused(tmp_path: Path) -> None:
         add_private_keys([f"key1={tmp_path}/a,b.pem"])
 
 
-def test_a_key_that_is_too_short_for_the_padding_is_another_key(tmp_path: Path) -> None:
+@pytest.mark.parametrize("short", [False, True])
+def test_an_encrypted_export_with_another_private_key_is_an_error(
+    objects: Path, monkeypatch: pytest.MonkeyPatch, short: bool
+) -> None:
+    """Also with one that is too short for the padding."""
     require_cryptography()
-    file = tmp_path / "short.pem"
-    file.write_text(f"-----BEGIN PRIVATE KEY-----{SHORT_KEY}-----END PRIVATE KEY-----\n")
-    add_private_keys([f"key1={file}"])
-    with pytest.raises(UnsupportedLogError, match="short.pem does not decrypt the data key of key id 'key1'"):
-        data_key(f"key1:{base64.b64encode(bytes(64)).decode()}", "a.rsm-manifest")
+    new_key(file := objects / "other.pem")
+    if short:
+        file.write_text(f"-----BEGIN PRIVATE KEY-----{SHORT_KEY}-----END PRIVATE KEY-----\n")
+    monkeypatch.setenv(KEYS_VARIABLE, f"{file}")
+    data_keys.data_key.cache_clear()
+    with pytest.raises(UnsupportedLogError, match="other.pem does not decrypt the data key of key id 'key1'"):
+        read_all(aiven(objects / "encrypted"), LOG_NAME)

@@ -20,12 +20,11 @@ from typing import Any
 
 import pytest
 
-from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError, UsageError
+from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
 from compaction.exports import backup as backup_reader
 from compaction.exports import new_export
 from compaction.exports.backup import MAX_MANIFEST_BYTES
 from compaction.exports.backup_writer import BackupTarget
-from compaction.exports.new_export import require_empty
 from compaction.files.calls import OPTIONS_VARIABLE, temporary_directory
 from compaction.files.local import LocalFileSystem
 from compaction.files.mixed import MixedFileSystem
@@ -433,13 +432,3 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path, monkeypatch: pytest.M
     assert modes == [[0o700], [0o700]]
     assert sorted(path.name for path in sets.iterdir()) == [f".b3.{'0' * 32}.partial", "b2"]
     assert sorted(path.name for path in (sets / "b2").iterdir()) == ["manifest.json", "topics"]
-
-
-def test_a_target_that_is_not_empty_is_refused(tmp_path: Path) -> None:
-    some_log(tmp_path / "logs", "orders-0", batch(0, 5))
-    (tmp_path / "b2").mkdir()
-    require_empty(str(tmp_path / "b2"))
-    (tmp_path / "b2" / "manifest.json").write_text("{}")
-    with pytest.raises(UsageError, match="exists and is not empty"):
-        write(tmp_path)
-    assert (tmp_path / "b2" / "manifest.json").read_text() == "{}"

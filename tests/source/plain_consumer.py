@@ -1,4 +1,4 @@
-"""What a consumer is served of a log at rest, read batch by batch without kernels; rows of the data source in the same form."""
+"""Random logs; what a consumer is served of a log at rest, read batch by batch without kernels; rows in the same form."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pyspark.sql.types import StructType
 
 from compaction.names import parse_partition_dir
 from compaction.source.data_source import KafkaLogReader, KafkaLogSource
-from tests.oracle.disk import read_partition
-from tests.oracle.records import NaiveBatch
+from tests.oracle.disk import read_partition, write_partition, write_producers
+from tests.oracle.random_logs import Flavour, RandomLog, random_log
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -50,20 +50,19 @@ def serve(log: Path, *, end_offset: int | None = None, committed: bool = False, 
         for record in batch.records():
             if end_offset is None or record.offset < end_offset:
                 headers = tuple((key.decode(), value) for key, value in record.headers)
-                kind = timestamp_type(batch)
+                kind = -1 if batch.magic == 0 else int(batch.log_append_time)
                 yield Served(*name, record.offset, record.timestamp, kind, record.key, record.value, headers)
-
-
-def timestamp_type(batch: NaiveBatch) -> int:
-    if batch.magic == 0:
-        return -1
-    return 1 if batch.log_append_time else 0
 
 
 def read_rows(path: Path | str, **options: str) -> list[dict[str, Any]]:
     """All rows that the data source gives, without a Spark session: planned and read as Spark would have it."""
     reader = reader_of(path, **options)
     return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def read_served(path: Path | str, **options: str) -> list[Served]:
+    """The same as a consumer sees them."""
+    return [served(row) for row in read_rows(path, **options)]
 
 
 def reader_of(path: Path | str, **options: str) -> KafkaLogReader:
@@ -78,13 +77,24 @@ def served(row: Mapping[str, Any]) -> Served:
     since = row["timestamp"] - EPOCH if row["timestamp"].tzinfo else row["timestamp"] - EPOCH.replace(tzinfo=None)
     headers = tuple((each["key"], each["value"]) for each in row["headers"] or ())
     assert row["headers"] is None or headers
-    return Served(
-        row["topic"],
-        row["partition"],
-        row["offset"],
-        since // timedelta(milliseconds=1),
-        row["timestampType"],
-        row["key"],
-        row["value"],
-        headers,
-    )
+    timestamp_ms = since // timedelta(milliseconds=1)
+    place = row["topic"], row["partition"], row["offset"]
+    return Served(*place, timestamp_ms, row["timestampType"], row["key"], row["value"], headers)
+
+
+FLAVOURS = {
+    "plain": Flavour(batches=80),
+    "message sets": Flavour(magics=(0, 1, 2)),
+    "gzip": Flavour(codecs=(1,), magics=(0, 1, 2)),
+    "snappy": Flavour(codecs=(2,), magics=(0, 1, 2)),
+    "lz4": Flavour(codecs=(3,), magics=(0, 1, 2)),
+    "zstd": Flavour(codecs=(0, 4), magics=(1, 2)),
+}
+
+
+def write_random(log_dir: Path, flavour: str, seed: int) -> tuple[Path, RandomLog]:
+    made = random_log(seed, FLAVOURS[flavour])
+    path = log_dir / "random-0"
+    write_partition(path, made.segments)
+    write_producers(path, made.segments[-1].next_offset, made.producers)
+    return path, made

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from compaction.engines.spark_session import build_session
 from compaction.source.data_source import register
-from tests.source.plain_consumer import EPOCH, Served, serve
-from tests.source.random_partition import FLAVOURS, write_random
+from tests.source.plain_consumer import EPOCH, FLAVOURS, Served, serve, write_random
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

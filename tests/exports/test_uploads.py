@@ -1,5 +1,5 @@
-"""How stored segments form a log: cut by index and headers, joined with a local tail; uploads by several leaders, retries and
-gaps, against a simulated partition. Exports are those of ``LocalTieredStorage``."""
+"""How uploads form a log: cut by index and headers, joined with a local tail; those of several leaders, retries and gaps.
+Uploads that contradict themselves or each other are an error that names one of them, in every layout of tiered storage."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from compaction.exports import LogFile, StoredLog, StoredSegment
 from compaction.exports.layout_view import log_files
 from compaction.exports.lineage import newest_lineage, select, within
 from compaction.exports.stored_segments import Batches, read_file
+from compaction.files.calls import KEYS_VARIABLE
 from compaction.files.contents import View
 from compaction.files.filesystem import FileRange, join
 from compaction.files.local import LocalFileSystem
@@ -25,31 +26,22 @@ from compaction.files.mixed import MixedFileSystem
 from compaction.files.overlay import OverlayFileSystem
 from compaction.files.uri import add_tail, parse_uri
 from compaction.formats.checkpoints import EpochEntry
-from compaction.formats.indexes import OFFSET_INDEX, OFFSET_ROW
+from compaction.formats.indexes import OFFSET_INDEX, OFFSET_ROW, TXN_ROW, write_txn_index
+from compaction.formats.producer_snapshot import ProducerEntry, write_snapshot
 from compaction.log.read_log import read_segments
 from compaction.names import LogLocation, TopicPartition
 from compaction.recovery.recover import recover_log
-from tests.exports.exports import TOPIC_ID, local_tiered, offsets_in, upload, write_log_dir
+from tests.exports.aiven_objects import KEY_ID
+from tests.exports.exchanged_uploads import EPOCHS, LAYOUTS, Export, edit, exchange, problems
+from tests.exports.exports import TOPIC_ID, Epochs, local_tiered, offsets, offsets_in, read_all, upload, write_log_dir
 from tests.files.test_lock import held_elsewhere
 from tests.kafka.encode import Batch, Legacy, Record
 from tests.log.logs import build, data_batch
 
 
-def read_log_files(address: str) -> dict[str, bytes]:
-    files, log = MixedFileSystem(), join(address, "orders-0")
-    return {name: files.read_bytes(join(log, name)) for name in files.listdir(log)}
-
-
-def offsets(address: str) -> list[int]:
-    """The offsets of the log's batches, segment by segment."""
-    files, log = MixedFileSystem(), join(address, "orders-0")
-    names = [name for name in files.listdir(log) if name.endswith(".log")]
-    return [offset for name in names for offset in offsets_in(files, join(log, name))]
-
-
 def test_the_files_of_a_segment_are_those_that_were_uploaded(tmp_path: Path) -> None:
     logs = [upload(tmp_path, range(10)), upload(tmp_path, range(10, 25))]
-    found = read_log_files(local_tiered(tmp_path))
+    found = read_all(local_tiered(tmp_path))
     assert sorted(found) == sorted(
         [f"{base:020d}{kind}" for base in (0, 10) for kind in (".log", ".index", ".timeindex")]
         + [f"{10:020d}.snapshot", f"{25:020d}.snapshot", "leader-epoch-checkpoint", "partition.metadata"]
@@ -102,7 +94,7 @@ def test_a_tail_is_given_in_the_address_too(tmp_path: Path) -> None:
     address = parse_uri(f"local-tiered+file://{tmp_path}/export?tail={local}", "--log-dir")
     assert offsets(address) == list(range(12))
     # the active segment, though it is empty
-    assert f"{12:020d}.log" in read_log_files(address)
+    assert f"{12:020d}.log" in read_all(address)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +110,7 @@ def test_leader_epochs_that_the_tails_batches_contradict_are_not_used(tmp_path: 
     (local / "orders-0" / "leader-epoch-checkpoint").write_text(stored)
     add_tail(address, str(local))
     assert offsets(address) == list(range(25))
-    assert read_log_files(address)["leader-epoch-checkpoint"] == b"0\n4\n0 0\n1 12\n2 15\n3 22\n"
+    assert read_all(address)["leader-epoch-checkpoint"] == b"0\n4\n0 0\n1 12\n2 15\n3 22\n"
 
 
 def test_the_lineage_of_the_tail_decides(tmp_path: Path) -> None:
@@ -128,7 +120,7 @@ def test_the_lineage_of_the_tail_decides(tmp_path: Path) -> None:
     local = write_log_dir(tmp_path / "local", range(10, 14), epochs=((0, 0), (1, 12)))
     add_tail(address, str(local))
     assert offsets(address) == list(range(14))
-    assert read_log_files(address)["leader-epoch-checkpoint"] == b"0\n2\n0 0\n1 12\n"
+    assert read_all(address)["leader-epoch-checkpoint"] == b"0\n2\n0 0\n1 12\n"
 
 
 def test_partitions_of_which_nothing_is_uploaded_are_read_from_the_tail(
@@ -172,12 +164,12 @@ def test_a_log_start_within_a_batch_retains_the_batch(tmp_path: Path) -> None:
     recover_log(files, LogLocation(TopicPartition("orders", 0), address, join(address, "orders-0")))
     found = read_segments(files, join(address, "orders-0"))
     assert [(segment.base_offset, segment.next_offset) for segment in found] == [(100, 200), (200, 300)]
-    assert read_log_files(address)["leader-epoch-checkpoint"] == b"0\n1\n0 100\n"
+    assert read_all(address)["leader-epoch-checkpoint"] == b"0\n1\n0 100\n"
 
 
 def test_a_segment_whose_first_batch_has_the_log_start_is_used_as_it_is(tmp_path: Path) -> None:
     log = upload(tmp_path, range(100, 200), [(0, 130)], records=50)
-    assert read_log_files(local_tiered(tmp_path))[f"{100:020d}.index"] == log.with_suffix(".index").read_bytes()
+    assert read_all(local_tiered(tmp_path))[f"{100:020d}.index"] == log.with_suffix(".index").read_bytes()
     assert offsets(local_tiered(tmp_path)) == [100, 150]
 
 
@@ -186,7 +178,7 @@ def test_a_log_start_of_the_tail_within_a_batch_leaves_the_uploads_as_they_are(t
     address = local_tiered(tmp_path / "export")
     add_tail(address, str(write_log_dir(tmp_path / "local", range(200, 210), epochs=((1, 130), (2, 205)))))
     assert offsets(address) == [0, 50, 100, 150, *range(200, 210)]
-    assert read_log_files(address)["leader-epoch-checkpoint"] == b"0\n3\n0 0\n1 100\n2 205\n"
+    assert read_all(address)["leader-epoch-checkpoint"] == b"0\n3\n0 0\n1 100\n2 205\n"
 
 
 def batches_of(data: bytes, index: bytes = b"", base_offset: int = 0) -> Batches:
@@ -232,15 +224,18 @@ def test_a_segment_that_was_compacted_has_holes() -> None:
     assert batches_of(b"".join(batches[1:])).have_holes()
 
 
-def test_an_offset_within_a_batch_is_an_error() -> None:
-    records = [Record(offset, 0, b"k", b"v") for offset in range(5)]
-    with pytest.raises(CorruptLogError, match="offset 3 is within the batch of offsets 0 to 4"):
-        batches_of(Batch(records).encode()).position_of(3)
-
-
-def test_malformed_headers_are_an_error() -> None:
-    with pytest.raises(CorruptLogError, match="a.log at byte"):
-        batches_of(bytes(200)).position_of(3)
+@pytest.mark.parametrize(
+    ("data", "offset", "told"),
+    [
+        (Batch([Record(at, 0, b"k", b"v") for at in range(5)]).encode(), 3, "offset 3 is within the batch of offsets 0 to 4"),
+        (bytes(200), 3, "a.log at byte"),
+        # no checksum covers a base offset
+        (b"".join(map(data_batch, (0, 5, 2, 7))), 7, "batch begins at offset 2, expected 6 or more"),
+    ],
+)
+def test_malformed_headers_are_an_error(data: bytes, offset: int, told: str) -> None:
+    with pytest.raises(CorruptLogError, match=told):
+        batches_of(data).position_of(offset)
 
 
 def test_a_segment_in_memory_is_cut_like_a_file() -> None:
@@ -259,13 +254,6 @@ def test_a_segment_in_memory_is_cut_like_a_file() -> None:
 
 def test_an_empty_log_has_no_files(tmp_path: Path) -> None:
     assert log_files(LocalFileSystem(), str(tmp_path), StoredLog(()), StoredLog(())) == {}
-
-
-def test_offsets_that_decrease_are_an_error() -> None:
-    """No checksum covers a base offset."""
-    data = data_batch(0) + data_batch(5) + data_batch(2) + data_batch(7)
-    with pytest.raises(CorruptLogError, match="batch begins at offset 2, expected 6 or more"):
-        batches_of(data).position_of(7)
 
 
 def segment(
@@ -326,19 +314,6 @@ def test_a_gap_is_an_error_that_names_the_offsets(segments: tuple[tuple[int, int
         chosen(*(segment(*each) for each in segments))
 
 
-def test_the_lineage_is_that_of_the_highest_epoch() -> None:
-    low, high = segment(0, 90, [(1, 0)]), segment(0, 10, [(2, 0)])
-    assert newest_lineage([low, high]) == high.epochs
-    assert newest_lineage([]) == ()
-
-
-def test_the_epochs_of_a_range_start_with_it() -> None:
-    lineage = [EpochEntry(1, 0), EpochEntry(3, 10), EpochEntry(4, 20)]
-    assert within(lineage, 5, 15) == ((1, 5), (3, 10))
-    assert within(lineage, 20, 21) == ((4, 20),)
-    assert within((), 0, 10) == ()
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_the_log_of_the_last_leader_is_found_among_the_uploads_of_all(seed: int) -> None:
     """Leaders append, upload what they have in segments of their own, and lose their end at an election."""
@@ -370,3 +345,150 @@ def epochs_of(log: list[int]) -> list[EpochEntry]:
 
 def epoch_at(stored: StoredSegment, offset: int) -> int:
     return max(entry.epoch for entry in stored.epochs if entry.start_offset <= offset)
+
+
+FIRST, SECOND = ((0, 0), (1, 30)), ((0, 0), (2, 30))
+
+
+@pytest.fixture(params=LAYOUTS)
+def export(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Export:
+    monkeypatch.setenv(KEYS_VARIABLE, f"{KEY_ID}={tmp_path}/key.pem")
+    return Export(tmp_path, request.param)
+
+
+def test_the_uploads_of_the_newest_leader_are_read(export: Export) -> None:
+    for offsets_of_upload, epochs in ((range(30), FIRST[:1]), (range(30, 60), FIRST), (range(30, 60), SECOND)):
+        export.add(offsets_of_upload, epochs)
+    assert export.records() == [(at, 0 if at < 30 else 2) for at in range(60)]
+
+
+@pytest.mark.parametrize("kind", ["log", "epochs"])
+def test_exchanged_objects_of_two_leaders_are_an_error(export: Export, kind: str) -> None:
+    """The batches would be those that the newest leader has truncated."""
+    export.add(range(30), FIRST[:1])
+    first, second = (export.add(range(30, 60), ((0, 0), (epoch, 30))) for epoch in (2, 3))
+    exchange(first, second, ".log" if kind == "log" else EPOCHS if export.layout == "local-tiered" else ".indexes")
+    assert str(first.with_suffix("")) in (told := export.error()) or str(second.with_suffix("")) in told
+    assert "leader epoch" in told or "authentication tag" in told
+
+
+@pytest.mark.parametrize("written", [((0, 0), (2, 201)), ((0, 0), (1, 99), (2, 200)), ((0, 0), (1, 100), (2, 199))])
+def test_batches_of_other_leader_epochs_in_the_middle_of_an_upload_are_an_error(export: Export, written: Epochs) -> None:
+    """Those at both ends agree with its lineage."""
+    log = export.add(range(300), ((0, 0), (1, 100), (2, 200)), written)
+    assert f"{log} at byte" in (told := export.error())
+    assert "its checkpoint 0 from offset 0, 1 from offset 100, 2 from offset 200; restore the objects of this upload" in told
+
+
+def test_an_upload_whose_leader_epochs_its_own_lineage_lacks_is_an_error(export: Export) -> None:
+    """It was the newest, and none of its offsets valid: the log ended before it."""
+    for base in (0, 30, 60):
+        export.add(range(base, base + 30), ((0, 0), (2, 30)))
+    if export.layout == "local-tiered":
+        log = export.add(range(90, 120), ((0, 0), (2, 30)), written=((0, 0), (2, 30), (3, 90)))
+        told = "the batch of offsets 90 to 90 has leader epoch 3, its checkpoint 0 from offset 0, 2 from offset 30"
+    else:
+        log = export.add(range(90, 120), ((0, 0), (2, 30)))
+        edit(log, segmentLeaderEpochs={"3": 90})
+        told = "its leader epochs are 3 from offset 90, in its leader epoch checkpoint 0 from offset 0, 2 from offset 30"
+    assert f"{log}" in export.error() and told in export.error()
+
+
+def test_a_manifest_without_leader_epochs_is_an_error(tmp_path: Path) -> None:
+    """All its offsets would be taken for valid."""
+    export = Export(tmp_path, "aiven")
+    export.add(range(30, 60), SECOND)
+    edit(log := export.add(range(30, 60), FIRST), segmentLeaderEpochs={}, eventTimestampMs=2**50)
+    assert f"{log}: its leader epochs are empty, in its leader epoch checkpoint 0 from offset 0" in export.error()
+
+
+def test_an_empty_leader_epoch_checkpoint_is_an_error(tmp_path: Path) -> None:
+    (export := Export(tmp_path, "local-tiered")).add(range(30, 60), SECOND)
+    log = export.add(range(30, 60), (), written=FIRST)
+    assert str(log) in export.error()
+
+
+@pytest.mark.parametrize(
+    "newest", [((0, 0), (2, 60)), ((0, 0), (1, 30), (2, 60)), ((0, 0), (1, 10), (2, 30)), ((1, 0), (2, 30)), ((0, 5), (2, 31))]
+)
+def test_lineages_with_one_leader_and_different_histories_are_an_error(export: Export, newest: Epochs) -> None:
+    """The newest upload agrees with itself, and with what an earlier leader has uploaded."""
+    export.add(range(30), SECOND[:1])
+    export.add(range(30, 60), FIRST)
+    export.add(range(30, 60), SECOND)
+    export.add(range(60, 90), newest)
+    assert ", that of the newest leader " in (told := export.error()) and "its leader epoch checkpoint has " in told
+
+
+def test_a_lineage_that_a_log_start_has_cut_agrees_with_the_others(export: Export) -> None:
+    export.add(range(30), SECOND[:1])
+    export.add(range(30, 60), ((0, 12), (2, 30)))
+    export.add(range(60, 90), ((2, 41),))
+    export.add(range(90, 120), ((2, 41), (5, 95)))
+    assert export.records() == [(at, 2 if at < 95 else 5) for at in range(41, 120)]
+
+
+def test_a_tail_whose_lineage_contradicts_that_of_the_export_is_an_error(export: Export, tmp_path: Path) -> None:
+    export.add(range(30), SECOND[:1])
+    export.add(range(30, 60), SECOND)
+    address = export.address
+    add_tail(address, str(write_log_dir(tmp_path / "local", range(50, 80), epochs=((0, 0), (2, 50)))))
+    assert "its leader epoch checkpoint has 0 from offset 0, 2 from offset 30, that of the newest leader 0" in export.error()
+
+
+@pytest.mark.parametrize("lost", [20, 0.5, "the last batch"])
+def test_a_last_upload_that_was_cut_is_an_error(export: Export, lost: object) -> None:
+    """An upload is an inactive segment, without the torn tail that an active one may have."""
+    export.add(range(60), SECOND[:1])
+    log = export.add(range(60, 120), SECOND[:1])
+    data = log.read_bytes()
+    lost_bytes = len(data_batch(119)) if isinstance(lost, str) else lost if isinstance(lost, int) else len(data) // 2
+    log.write_bytes(data[: len(data) - int(str(lost_bytes))])
+    assert str(log) in (told := export.error())
+    if export.layout != "local-tiered":
+        assert f"has {len(data) - int(str(lost_bytes))} bytes, its manifest lists {len(data)}" in told
+    elif isinstance(lost, str):
+        assert "its time index has offset 119, its batches have 60 to 118" in told
+    else:
+        assert "its complete batches end at byte" in told
+
+
+def test_a_cut_upload_whose_manifest_was_cut_too_is_an_error(tmp_path: Path) -> None:
+    log = (export := Export(tmp_path, "aiven")).add(range(60), SECOND[:1])
+    log.write_bytes(data := log.read_bytes()[:-20])
+    edit(log, "chunkIndex", originalFileSize=len(data), finalTransformedChunkSize=len(data) % 512)
+    assert f"the segment has {len(data)} bytes" in export.error()
+
+
+@pytest.mark.parametrize("count", [10, 200])
+def test_the_batches_of_another_segment_are_an_error(export: Export, count: int) -> None:
+    """Of the same sizes and leader epoch: an upload would have the offsets of two, and those of the first one would be lost."""
+    first, second = (export.add(range(at, at + count), SECOND[:1]) for at in (1000, 1000 + count))
+    shutil.copy(second, first)
+    assert str(first) in export.error()
+
+
+PAST_END = "its producer snapshot or transaction index has offset 200, its batches have 0 to 199"
+#: of an upload of offsets 0 to 199: a file, its content, the error
+CONTRADICTIONS = [
+    (".snapshot", write_snapshot([ProducerEntry(1, 0, 0, 200, 0, 0, 0, -1)]), PAST_END),
+    (".txnindex", write_txn_index(np.array([(1, 50, 200, 50)], TXN_ROW)), PAST_END),
+    (".log", b"".join(map(data_batch, range(20))), "{log}: its offset index has an entry for byte"),
+    (".log", b"".join(map(data_batch, range(200))) + bytes(100), ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "data", "told"), CONTRADICTIONS, ids=["producers", "transactions", "index", "zeros at the end"]
+)
+def test_files_past_the_end_of_an_upload_and_zeros_after_its_batches_are_an_error(
+    tmp_path: Path, suffix: str, data: bytes, told: str
+) -> None:
+    log = (export := Export(tmp_path, "local-tiered")).add(range(200), SECOND[:1])
+    log.with_suffix(suffix).write_bytes(data)
+    assert str(log) in (error := export.error()) and told.format(log=log) in error
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_uploads_with_exchanged_or_cut_objects_are_read_as_they_were_or_an_error(seed: int) -> None:
+    assert problems(seed) == []

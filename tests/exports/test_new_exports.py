@@ -1,42 +1,58 @@
 """Logs as tiered storage: what the plugin wrote is written again as it was, and every upload has what the log has. Producer
-snapshots that a log directory lacks are replayed when they are needed, log by log, and not kept."""
+snapshots that a log directory lacks are replayed when they are needed. Of two runs that write a new export to one prefix, at
+most one completes it."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import current_thread
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from compaction.errors import CorruptLogError, StorageError, UnsupportedLogError
-from compaction.exports import FORMAT, LAYOUTS, LogFile, StoredLog, TargetOptions, aiven_objects
+from compaction.errors import CompactionError, CorruptLogError, StorageError, UnsupportedLogError
+from compaction.exports import FORMAT, LAYOUTS, LogFile, StoredLog, TargetOptions, aiven_objects, new_export
 from compaction.exports.aiven_writer import _chunk_index, _positions
 from compaction.exports.tiered_writer import TieredTarget, Uploads, listed_uploads
 from compaction.exports.uploads import empty_batch, new_uploads
-from compaction.files import data_keys
+from compaction.files import data_keys, mixed
 from compaction.files.filesystem import FileRange, join
 from compaction.files.local import LocalFileSystem
-from compaction.files.mixed import MixedFileSystem
+from compaction.files.manifest import MARKER, Marker
+from compaction.files.mixed import MixedFileSystem, OutputFileSystem, marked_by
 from compaction.formats.producer_snapshot import read_snapshot
 from compaction.formats.record_batch import BatchHeader
 from compaction.log.read_log import read_segments
 from compaction.names import TopicPartition
 from compaction.rules.log_view import Segment
 from tests.disk import Operation, WatchedFileSystem
-from tests.exports.exports import TOPIC_ID, aiven, local_tiered, offsets_in, require_cryptography, upload, write_log_dir
-from tests.exports.test_aiven import read_all
-from tests.exports.test_local_tiered import offsets
+from tests.exports.exports import (
+    LOG_NAME,
+    TOPIC_ID,
+    aiven,
+    local_tiered,
+    offsets,
+    offsets_in,
+    read_all,
+    require_cryptography,
+    upload,
+    uploaded,
+    write_log_dir,
+)
+from tests.files.remote_places import PLACE
 from tests.kafka.encode import Batch, Record
 from tests.log.logs import build, data_batch, iter_batches, put_snapshot, txn_batch
 from tests.object_store.fixtures import files
+from tests.trust.turns import Actor, Schedule
 
 NOW_MS = 1_800_000_000_000
 
@@ -89,7 +105,7 @@ def test_what_the_plugin_wrote_is_written_again_as_it_was(coding: str, objects: 
             assert new[name] == data
         elif coding == "encrypted" or name.endswith(".indexes"):
             assert len(new[name]) == len(data)
-    assert read_all(aiven(tmp_path / "out")) == read_all(aiven(objects / coding))
+    assert read_all(aiven(tmp_path / "out"), LOG_NAME) == read_all(aiven(objects / coding), LOG_NAME)
 
 
 def test_each_segment_has_a_data_key_of_its_own_and_no_iv_twice(objects: Path, copy: Path, tmp_path: Path) -> None:
@@ -258,8 +274,7 @@ def test_a_log_directory_is_written_with_ids_that_its_segments_always_have(tmp_p
     made = files(tmp_path / "out-a")
     assert made == files(tmp_path / "out-b")
     address = local_tiered(tmp_path / "out-a") if layout == "local-tiered" else aiven(tmp_path / "out-a")
-    expected = {file.name: file.read_bytes() for file in source.iterdir()}
-    assert read_all(address) == {name: data for name, data in expected.items() if not name.startswith(f"{217:020d}.log")}
+    assert read_all(address, LOG_NAME) == uploaded(source)
 
 
 def test_a_segment_that_has_grown_is_an_error(tmp_path: Path) -> None:
@@ -450,3 +465,106 @@ def test_snapshots_that_were_read_are_not_kept(unsnapped: str, replays: list[str
     assert len(replays) == 2
     assert len({each.snapshot() for each in others}) == len(others)
     assert len(replays) == 2
+
+
+OUT = f"{PLACE}/out"
+OURS, THEIRS = "ours", "theirs"
+NAMES = ["log", "manifest"]
+#: calls of a run that completes
+CALLS = 11
+
+
+def complete(content: str, *, failing: bool = False) -> str:
+    """A run; returns what it has written, or its error."""
+    try:
+        with new_export._new_objects(OUT) as export:
+            for name in NAMES:
+                export.write(join(export.place, name), [content.encode()])
+            if failing:
+                raise StorageError("no space", path=OUT)
+    except CompactionError as error:
+        return str(error)
+    return content
+
+
+#: for each run what its thread calls before it calls the store
+TURNS: dict[str, Callable[[str, str], None]] = {}
+
+
+def in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
+    def called(*given: Any, **named: Any) -> Any:
+        TURNS[current_thread().name]("", "")
+        return function(*given, **named)
+
+    return called
+
+
+class InTurns(OutputFileSystem):
+    """Calls the store in turn."""
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        return in_turn(found) if name in ("mkdir", "write_file", "listdir", "unlink", "open", "remove_tree") else found
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> Callable[..., set[str]]:
+    """Both runs, one call of the store at a time; returns what they said."""
+    monkeypatch.setattr(new_export, "OutputFileSystem", InTurns)
+    for module, name in ((new_export, "ObjectOutput"), (new_export, "marked_by"), (mixed, "marked_by")):
+        monkeypatch.setattr(module, name, in_turn(getattr(module, name)))
+
+    def run(chance: random.Random, theirs_at: int, failing: str | None = None) -> set[str]:
+        schedule = Schedule(chance, 1, lambda _: None)
+        schedule.actors = [Actor(OURS), Actor(THEIRS, starts_at=theirs_at)]
+        for actor in schedule.actors:
+            TURNS[actor.name] = schedule.turn_of(actor)
+            actor.work = partial(complete, actor.name, failing=actor.name == failing)
+        schedule.run()
+        return {actor.outcome for actor in schedule.actors}
+
+    return run
+
+
+class Last(random.Random):
+    """Chooses the last run that has begun."""
+
+    def choice(self, seq: Any) -> Any:
+        return seq[-1]
+
+
+def orders() -> Iterator[tuple[random.Random, int]]:
+    """One whole run between two calls of the other, then any; the call before which the other begins."""
+    yield from ((Last(0), before) for before in range(CALLS + 1))
+    yield from ((random.Random(seed), 0) for seed in range(300))
+
+
+def test_two_runs_at_once_do_not_mix_their_outputs(bucket: Path, turns: Callable[..., set[str]]) -> None:
+    """Both have found the prefix empty before. What a run has completed is not changed by the other."""
+    completed = []
+    for number, order in enumerate(orders()):
+        told = turns(*order)
+        written = told & {OURS, THEIRS}
+        assert files(bucket / "out") == {name: each.encode() for each in written for name in NAMES}, (number, told)
+        assert len(written) < 2
+        assert all("; let one run at a time write there" in each for each in told - written)
+        completed += sorted(written)
+        shutil.rmtree(bucket / "out")
+    assert {OURS, THEIRS} == set(completed) and len(completed) > 200
+
+
+def test_a_run_that_fails_removes_nothing_of_another_one(bucket: Path, turns: Callable[..., set[str]]) -> None:
+    completed = 0
+    for number, order in enumerate(orders()):
+        told = turns(*order, failing=OURS)
+        assert files(bucket / "out") == (dict.fromkeys(NAMES, THEIRS.encode()) if THEIRS in told else {}), (number, told)
+        completed += THEIRS in told
+        shutil.rmtree(bucket / "out", ignore_errors=True)
+    assert completed > 20
+
+
+def test_a_marker_of_another_run_is_an_error_and_is_kept(bucket: Path) -> None:
+    """A run that writes another kind of output removes what it takes for that of a killed run."""
+    with pytest.raises(StorageError, match="another run writes to this directory; let one run"), new_export.new_export(OUT):
+        (bucket / "out" / MARKER).write_bytes(Marker("other").to_json())
+    assert marked_by(OUT) == "other"
