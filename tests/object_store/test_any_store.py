@@ -1,8 +1,9 @@
-"""Logs in an object store: any input and output give the bytes of a run on a disk, or no output. For each store."""
+"""Logs in an object store: any input and output give the bytes of a run on a disk, or no output; copies since another one."""
 
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -15,24 +16,30 @@ from compaction.commands import compact as job
 from compaction.commands import dump_log, erase, expire, verify
 from compaction.engine_choice import EngineChoice
 from compaction.erasure.erase_keys import ErasureRequest, erase_keys
-from compaction.errors import CompactionError, StorageError, UsageError
+from compaction.errors import StorageError, UsageError
 from compaction.files.calls import OPTIONS_VARIABLE
 from compaction.files.local import LocalFileSystem
 from compaction.files.manifest import MANIFEST, MARKER
-from compaction.files.object_store import list_directory
-from compaction.files.uri import parse_uri
 from compaction.names import CLEANER_OFFSETS
-from compaction.report import LogStatus, RunReport
-from compaction.run.compact import clean_logs
+from compaction.report import LogReport, LogStatus, RunReport
 from compaction.run.sizing import Sizes
 from tests.conftest import ROOT
 from tests.executed import executed
+from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
-from tests.log.logs import data_segment
-from tests.object_store.fixtures import Bucket, GoogleBucket, GoogleServer, any_bucket, files, on_one_store, published
+from tests.log.logs import build, data_segment, put_snapshot
+from tests.object_store.fixtures import (
+    Bucket,
+    GoogleBucket,
+    GoogleServer,
+    S3Bucket,
+    files,
+    on_one_store,
+    published,
+)
 from tests.object_store.local_run import COMPACT, NOW_MS, OnDisk, figures, run
-
-__all__ = ["any_bucket"]
+from tests.object_store.server import Request, Store
+from tests.source.plain_consumer import reader_of
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -106,27 +113,17 @@ def test_a_prefix_of_many_objects_is_read_completely(any_bucket: Bucket, tmp_pat
     assert [(found.segments_before, found.records_before) for found in report.logs] == [(20, 20)]
 
 
-def test_a_log_that_cannot_be_read_is_reported_with_the_reason(any_bucket: Bucket, sample: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_log_that_cannot_be_read_or_written_is_missing_in_the_output(any_bucket: Bucket, sample: Path, reads: bool) -> None:
     any_bucket.put_tree(sample, "in")
-    with any_bucket.refusing(f"/orders-0/{0:020d}.log", reads=True):
-        report = run("--log-dir", any_bucket.address("in"), "--output-dir", tmp_path / "out")
-    check_left_out(report, any_bucket)
-
-
-def test_a_log_that_cannot_be_written_is_missing_in_the_output(any_bucket: Bucket, sample: Path) -> None:
-    with any_bucket.refusing("/orders-0/"):
-        report = run("--log-dir", sample, "--output-dir", any_bucket.address("out"))
-    check_left_out(report, any_bucket)
-    found = published(any_bucket)
-    assert not [name for name in found if name.startswith("orders-0/")]
-
-
-def check_left_out(report: RunReport, bucket: Bucket) -> None:
-    """One log has failed, as the store has refused something."""
-    failed = [log for log in report.logs if log.status is LogStatus.FAILED]
-    assert [log.name for log in failed] == ["orders-0"]
-    assert bucket.denied in failed[0].reason
-    assert "check the credentials" in failed[0].reason
+    source = any_bucket.address("in") if reads else sample
+    with any_bucket.refusing(f"in/orders-0/{0:020d}.log" if reads else "out/orders-0/", reads=reads):
+        report = run("--log-dir", source, "--output-dir", any_bucket.address("out"))
+    (failed,) = (log for log in report.logs if log.status is LogStatus.FAILED)
+    assert failed.name == "orders-0"
+    assert any_bucket.denied in failed.reason
+    assert "check the credentials" in failed.reason
+    assert not [name for name in published(any_bucket) if name.startswith("orders-0/")]
 
 
 @pytest.mark.parametrize("refused", [MANIFEST, "meta.properties"])
@@ -173,73 +170,14 @@ def test_sparks_workers_reach_the_store(any_bucket: Bucket, sample: Path, on_dis
     assert found == {name: data for name, data in on_disk[0].items() if name.startswith("orders-")}
 
 
-def read_by_the_source(address: str, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The records of a log as the data source has them."""
-    from compaction.source.data_source import KafkaLogReader, KafkaLogSource
-
-    reader = KafkaLogReader({"path": address, "topic": "orders"}, KafkaLogSource({"batchColumns": "true"}).schema())
-    shares = reader.partitions()
-    # a task runs in another process
-    monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
-    return [row for share in shares for batch in reader.read(share) for row in batch.to_pylist()]
-
-
 def test_a_data_source_reads_the_store(any_bucket: Bucket, sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     any_bucket.put_tree(sample, "in")
-    found = [read_by_the_source(path, monkeypatch) for path in (str(sample), any_bucket.address("in"))]
-    assert found[0] == found[1] != []
-
-
-def test_only_the_log_with_a_changed_object_fails(
-    any_bucket: Bucket, sample: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``tests/files/test_remote.py`` has each kind of change."""
-    out = any_bucket.address("out")
-    run("--log-dir", sample, "--output-dir", out, "--topic", "orders|ledger")
-    before = {log.name: log.status for log in run("--log-dir", out, "--dry-run", *COMPACT).logs}
-    assert LogStatus.FAILED not in before.values()
-    key = next(key for key in sorted(any_bucket.keys("out/orders-0")) if key.endswith(".log"))
-    # a bit of the first offset, which no checksum covers
-    data = any_bucket.get(key)
-    any_bucket.put(key, data[:7] + bytes([data[7] ^ 1]) + data[8:])
-    reports = run("--log-dir", out, "--dry-run", *COMPACT), run("--log-dir", out, "--output-dir", any_bucket.address("next"))
-    for report in reports:
-        failed = [log for log in report.logs if log.status is LogStatus.FAILED]
-        assert [log.name for log in failed] == ["orders-0"]
-        assert "has " in failed[0].reason and "out/orders-0/" in failed[0].reason
-        assert {log.name for log in report.logs} == before.keys()
-    assert not [name for name in published(any_bucket, "next") if name.startswith("orders-0/")]
-    capfd.readouterr()
-    assert dump_log.main(["--files", any_bucket.address("out/orders-0"), "--print-data-log"]) == 1
-    assert "has " in capfd.readouterr().err
-    with pytest.raises(CompactionError, match="has "):
-        read_by_the_source(out, monkeypatch)
-
-
-@on_one_store
-def test_a_finished_output_is_skipped_or_replaced(
-    any_bucket: Bucket, sample: Path, on_disk: OnDisk, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def task(*options: str) -> int:
-        given = ["--log-dir", str(sample), "--output-dir", any_bucket.address("out"), "--as-of-ms", str(NOW_MS)]
-        return executed(job, [*given, "--include-active", *options], lambda _, request: clean_logs(LocalPasses, request))
-
-    assert task("--if-done", "skip") == 0
-    first = any_bucket.get(f"out/{MANIFEST}")
-    capsys.readouterr()
-    assert task("--if-done", "skip") == 0
-    assert "done already by the same request" in capsys.readouterr().out
-    assert any_bucket.get(f"out/{MANIFEST}") == first
-    assert task("--if-done", "skip", "--topic", "orders") == 2
-    assert "it differs in topic" in capsys.readouterr().err
-    assert task("--topic", "orders", "--replace") == 0
-    assert "ledger-0" not in {key.partition("/")[0] for key in published(any_bucket)}
-    assert task("--if-done", "skip", "--replace") == 0
-    assert published(any_bucket) == on_disk[0]
-    assert set(list_directory(parse_uri(any_bucket.address(), "--output-dir"))) == {"out"}
-    any_bucket.put(f"out/orders-0/{0:020d}.log", b"another")
-    assert task("--if-done", "skip") == 1
-    assert "the finished output is not what was written" in capsys.readouterr().err
+    local, remote = (reader_of(path, topic="orders") for path in (sample, any_bucket.address("in")))
+    tasks = remote.partitions()
+    # a task runs in another process
+    monkeypatch.setenv(OPTIONS_VARIABLE, "{}")
+    found = [row for task in tasks for batch in remote.read(task) for row in batch.to_pylist()]
+    assert found == [row for task in local.partitions() for batch in local.read(task) for row in batch.to_pylist()] != []
 
 
 @on_one_store
@@ -276,3 +214,108 @@ def test_requests_to_google_that_fail_for_a_while_are_repeated(
     google.gate({"media": media, "times": 2}, {"method": "POST", "times": 1}, {"method": "PUT", "times": 1})
     run("--log-dir", google_bucket.address("in"), "--output-dir", google_bucket.address("out"))
     assert published(google_bucket) == on_disk[0]
+
+
+KINDS = (".log", ".index", ".timeindex")
+#: larger than what a run reads as a whole
+_VALUE_BYTES = 16_000
+
+
+def add(log_dir: Path, topic: str, *bases: int, values: int = 60) -> None:
+    """Segments of 1 MB; the last one of a log is active and small."""
+    path = log_dir / f"{topic}-0"
+    path.mkdir(parents=True, exist_ok=True)
+    for base in bases:
+        offsets = range(base, base + values)
+        records = [Record(at, NOW_MS, b"%d" % at, random.Random(at).randbytes(_VALUE_BYTES)) for at in offsets]
+        batches = [Batch([record]).encode() for record in records]
+        build(base, batches).put(LocalFileSystem(), str(path))
+        # without one, the headers of all batches are read
+        put_snapshot(LocalFileSystem(), str(path), base)
+
+
+def source_of(root: Path, logs: int = 5) -> Path:
+    for number in range(logs):
+        add(root, f"t{number}", 0, 100, 200)
+        add(root, f"t{number}", 300, values=1)
+    return root
+
+
+def copy(source: object, target: str, *options: object) -> dict[str, LogReport]:
+    """A copy whose active segments are not cleaned."""
+    config = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0.5")
+    report = run("--log-dir", source, "--output-dir", target, *config, *options, include_active=False)
+    return {log.topic: log for log in report.logs}
+
+
+def logs_of(objects: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: data for name, data in objects.items() if name.endswith(KINDS)}
+
+
+def moved(requests: list[Request], sizes: dict[str, int]) -> int:
+    """The bytes of objects, and of parts of them, in either direction."""
+    read = (request for request in requests if request.method == "GET")
+    received = sum(sizes.get(each.key, 0) if each.range_bytes is None else each.range_bytes for each in read)
+    uploads = {request.key for request in requests if request.is_write} - copied(requests)
+    # tasks upload under temporary names
+    return received + sum(sizes.get(key.partition(".clean")[0], 0) for key in uploads)
+
+
+def copied(requests: list[Request]) -> set[str]:
+    return {request.key for request in requests if request.copies}
+
+
+@pytest.mark.s3
+def test_a_store_moves_only_what_is_new(store: Store, bucket: S3Bucket, tmp_path: Path) -> None:
+    source, seen = source_of(tmp_path / "kafka"), []
+    copy(source, bucket.address("monday"))
+    # one of 20 segments is new
+    add(source, "t0", 400)
+    add(source, "t0", 500, values=1)
+    for options in (("full",), ("tuesday", "--since", bucket.address("monday"))):
+        store.forget()
+        reports = copy(source, bucket.address(options[0]), *options[1:])
+        seen.append(list(store.requests))
+    assert {topic: log.since for topic, log in reports.items()} == {
+        "t0": "grown", **{f"t{number}": "unchanged" for number in range(1, 5)}
+    }  # fmt: skip
+    objects = {name: bucket.tree(name) for name in ("monday", "full", "tuesday")}
+    sizes = {f"{bucket.name}/{copy}/{name}": len(data) for copy, tree in objects.items() for name, data in tree.items()}
+    full, since = (moved(requests, sizes) for requests in seen)
+    assert full >= 2 * sum(map(len, logs_of(objects["full"]).values()))
+    assert since <= 0.1 * full
+    # one request for each object that is taken over
+    taken = {name for name in objects["monday"] if name.endswith(KINDS) and int(Path(name).stem) < 300}
+    puts = Counter(request.key for request in seen[1] if request.is_write)
+    assert len(taken) >= 15
+    assert {puts[f"{bucket.name}/tuesday/{name}"] for name in taken} == {1}
+    assert {f"{bucket.name}/tuesday/{name}" for name in taken} <= copied(seen[1])
+    assert all(objects["tuesday"][name] == objects["monday"][name] for name in taken)
+
+
+@on_one_store
+def test_objects_are_identified_by_their_etags(any_bucket: Bucket, tmp_path: Path) -> None:
+    any_bucket.put_tree(source_of(tmp_path / "kafka", 2), "kafka")
+    source = any_bucket.address("kafka")
+    copy(source, any_bucket.address("monday"))
+    reports = copy(source, any_bucket.address("tuesday"), "--since", any_bucket.address("monday"))
+    assert {log.since for log in reports.values()} == {"unchanged"}
+    assert logs_of(any_bucket.tree("tuesday")) == logs_of(any_bucket.tree("monday"))
+    key = f"kafka/t0-0/{100:020d}.log"
+    changed = bytearray(any_bucket.get(key))
+    any_bucket.put(key, bytes(changed[:-1]) + bytes([changed[-1] ^ 1]))
+    reports = copy(source, any_bucket.address("wednesday"), "--since", any_bucket.address("tuesday"))
+    assert (reports["t0"].since, reports["t1"].since) == ("full", "unchanged")
+    assert reports["t0"].since_reason == "segment 100 has changed"
+
+
+@on_one_store
+def test_a_changed_object_of_the_previous_copy_is_not_taken(any_bucket: Bucket, tmp_path: Path) -> None:
+    source = source_of(tmp_path / "kafka", 2)
+    copy(source, any_bucket.address("monday"))
+    key = f"monday/t0-0/{0:020d}.log"
+    good = any_bucket.get(key)
+    any_bucket.put(key, good[:-1] + bytes([good[-1] ^ 1]))
+    reports = copy(source, any_bucket.address("tuesday"), "--since", any_bucket.address("monday"))
+    assert (reports["t0"].since, reports["t1"].since) == ("full", "unchanged")
+    assert any_bucket.get(f"tuesday/t0-0/{0:020d}.log") == good

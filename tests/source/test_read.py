@@ -30,6 +30,7 @@ from compaction.source import latest
 from compaction.source.arrow import ArrowColumns, read_schema
 from compaction.source.data_source import KafkaLogReader, KafkaLogSource, end_offsets
 from compaction.source.read_plan import OPTIONS, ReadRequest, plan_read, read_ends
+from tests.conftest import ROOT
 from tests.dumping.segments import write_segment
 from tests.exports.exports import local_tiered, upload, write_log_dir
 from tests.files.test_lock import held_elsewhere
@@ -37,8 +38,6 @@ from tests.kafka.encode import Batch, Record
 from tests.large_log import END_OFFSET, KEYS, write_large_log
 from tests.log.logs import data_segment
 from tests.source.plain_consumer import FLAVOURS, Served, read_rows, read_served, reader_of, serve, served, write_random
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_options_select_topics_and_partitions(sample: Path) -> None:
@@ -217,6 +216,11 @@ def test_the_data_source_refuses_it(dirs: list[str], below: list[int]) -> None:
     for read in (lambda: plan_read(request, 0), lambda: read_ends(request)):
         with pytest.raises(UsageError, match="this partition is also in "):
             read()
+
+
+def test_a_log_that_is_given_twice_is_read_once(dirs: list[str]) -> None:
+    request = ReadRequest.parse({"paths": json.dumps([dirs[0], f"{dirs[0]}/orders-0"])})
+    assert sum(len(task.slices) for task in plan_read(request, 0)) == 1
 
 
 @pytest.mark.parametrize("flavour", list(FLAVOURS))
