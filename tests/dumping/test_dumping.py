@@ -390,10 +390,11 @@ def test_segments_are_chosen_by_their_base_offsets(tmp_path: Path, first: int, l
 @pytest.mark.parametrize("memory_pairs", [1 << 20, 4], ids=["in memory", "in a file"])
 def test_increasing_pairs_are_returned_unchanged_others_sorted_and_the_last_of_equal_ones(memory_pairs: int) -> None:
     with closing(PairSpool(memory_pairs)) as spool:
-        assert spool.empty and list(spool) == []
+        empty = [spool.empty]
+        assert list(spool) == []
         for number in range(200_000):
             spool.append(number, number % 50_000)
-        assert not spool.empty
+        assert [*empty, spool.empty] == [True, False]
         for _ in range(2):
             assert list(spool) == [(number, number % 50_000) for number in range(200_000)]
     with closing(PairSpool(memory_pairs)) as spool:
