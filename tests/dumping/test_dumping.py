@@ -23,7 +23,7 @@ from compaction.commands import dump_log
 from compaction.dumping import batch_reader
 from compaction.dumping.batch_reader import BatchReader
 from compaction.dumping.dump_tool import find_timestamp, may_hold, segments_with, start_position
-from compaction.dumping.findings import PairSpool, Row
+from compaction.dumping.findings import PairSpool, Row, java_order
 from compaction.dumping.record_decoders import decode_offsets, decode_with, text_decoder
 from compaction.dumping.segment_dump import SegmentDump, SegmentView
 from compaction.dumping.targets import Target
@@ -385,6 +385,14 @@ class TestTimes:
 def test_segments_are_chosen_by_their_base_offsets(tmp_path: Path, first: int, last: int | None, expected: list[int]) -> None:
     logs = [target(made) for made in write_partition(tmp_path / "orders-0")]
     assert segments_with(logs, first, last) == [logs[number] for number in expected]
+
+
+def test_paths_are_in_the_order_of_a_java_map() -> None:
+    # hash codes of one-letter strings are their letters; a table of 16 places takes 13 of them, then 32 places are needed
+    few = dict.fromkeys("qpab")
+    assert [name for name, _ in java_order(few)] == ["p", "a", "q", "b"]
+    many = {chr(97 + number): None for number in range(14)}
+    assert [name for name, _ in java_order(many)] == sorted(many)
 
 
 @pytest.mark.parametrize("memory_pairs", [1 << 20, 4], ids=["in memory", "in a file"])
