@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from chispa import assert_df_equality
 from chispa.schema_comparer import assert_schema_equality
-from pyspark.sql import datasource
 
-from compaction.source.data_source import KafkaLogReader, register
+from compaction.source.data_source import register
 from tests.golden import unpack_sample
 from tests.kafka.broker import Broker
 from tests.kafka.clients import Clients, Consumed
@@ -135,12 +134,6 @@ def test_random_sequences_have_the_rows_of_a_plain_table(pushing: SparkSession, 
     assert drawn_sequence(pushing, tmp_log_dir, seed, 8) == []
 
 
-def test_the_reader_takes_no_filters() -> None:
-    base = datasource.DataSourceReader
-    assert getattr(KafkaLogReader, "pushFilters", None) is getattr(base, "pushFilters", None)
-
-
-ROOT = Path(__file__).resolve().parents[2]
 _READS = """
 import sys
 from pyspark.sql import SparkSession
@@ -164,17 +157,3 @@ def test_the_format_is_found_without_register_which_sets_nothing(sample: Path, t
     found, registered, unchanged = done.stdout.split()
     assert int(found) == int(registered) > 100
     assert unchanged == "True"
-
-
-@pytest.mark.slow
-def test_spark_sql_gives_the_same_view(source: SparkSession, sample: Path) -> None:
-    log = source.read.format("kafka_log").option("isolation.level", "read_committed").load(str(sample / "payments-1"))
-    log.createOrReplaceTempView("payments")
-    expected = source.sql("""
-        select topic, partition, key, value, offset, superseded from (
-            select *, row_number() over (partition by key order by offset desc) as place,
-                count(*) over (partition by key) - 1 as superseded
-            from payments where key is not null)
-        where place = 1 order by offset""")
-    found = source.read.format("kafka_log").option("view", "latest").option("topic", "payments").load(str(sample))
-    assert found.where("partition = 1").select(expected.columns).collect() == expected.collect()
