@@ -13,7 +13,7 @@ import termios
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -26,16 +26,25 @@ def run(*words: object, cwd: Path = ROOT, without: tuple[str, ...] = (), **varia
 
 
 def started(
-    command: Sequence[object], *, cwd: Path = ROOT, without: tuple[str, ...] = (), **variables: str
+    command: Sequence[object], *, cwd: Path = ROOT, without: tuple[str, ...] = (), given: str = "", **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """A command in the environment of this process and ``variables``.
 
     :param without: beginnings of the names of variables that it does not have
+    :param given: its standard input
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(without)}
     return subprocess.run(
-        list(map(str, command)), cwd=cwd, env={**kept, **variables}, capture_output=True, text=True, check=False, timeout=300
-    )
+        list(map(str, command)), cwd=cwd, env={**kept, **variables}, input=given, capture_output=True, text=True, check=False,
+        timeout=600,
+    )  # fmt: skip
+
+
+def output_of(command: Sequence[object], **options: Any) -> str:
+    """The standard output of a command that ends with 0; see ``started``."""
+    done = started(command, **options)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
 
 
 class Seen(NamedTuple):
