@@ -63,18 +63,13 @@ NOT_LOADED = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PARTITION_DIRS)
-def test_a_partition_directory_is_a_topic_and_a_partition(name: str) -> None:
-    expected = PARTITION_DIRS[name]
-    assert parse_partition_dir(name) == expected
-    assert expected is None or str(expected) == name
-
-
-@pytest.mark.parametrize("name", SEGMENT_FILES)
-def test_a_segment_file_is_a_base_offset_a_kind_and_a_suffix(name: str) -> None:
-    expected = SEGMENT_FILES[name]
-    assert parse_segment_file(name) == expected
-    assert expected is None or segment_file(*expected) == name
+def test_names_of_partition_directories_and_segment_files_are_parsed() -> None:
+    for name, partition in PARTITION_DIRS.items():
+        assert parse_partition_dir(name) == partition
+        assert partition is None or str(partition) == name
+    for name, file in SEGMENT_FILES.items():
+        assert parse_segment_file(name) == file
+        assert file is None or segment_file(*file) == name
 
 
 def test_a_broker_loads_files_of_its_own_names_only() -> None:
@@ -96,32 +91,28 @@ def test_what_lies_beside_partition_directories_is_a_brokers_or_somebody_elses()
         (CorruptLogError("bad CRC", path="/a", position=61, hint="restore it"), "/a at byte 61: bad CRC; restore it"),
         (CorruptLogError("bad CRC", position=61), "bad CRC"),
         (ConfigError("line one\nline two", path="s"), "s: line one line two"),
+        (
+            CorruptLogError("entry '\x1b[2J\u202e'", path=os.fsdecode(b"/logs/\xff\x1b\nx"), hint="remove it"),
+            "/logs/\\udcff\\x1b x: entry '\\x1b[2J\\u202e'; remove it",
+        ),
     ],
 )
-def test_an_error_is_one_line_with_path_position_and_hint(error: CompactionError, text: str) -> None:
-    assert str(error) == text
-
-
-def test_an_error_survives_pickling() -> None:
-    error = CorruptLogError("bad CRC", path="/a", position=61, hint="restore it")
+def test_an_error_is_one_printable_line_with_path_position_and_hint(error: CompactionError, text: str) -> None:
+    """Also after pickling."""
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301
-    assert (type(copy), str(copy), copy.position) == (CorruptLogError, str(error), 61)
-
-
-def test_an_error_of_a_log_keeps_its_type_and_path() -> None:
-    error = StorageError("no space", path="/own")
-    assert as_log_error(error, "/other") is error
+    assert [(type(each), str(each), vars(each)) for each in (error, copy)] == [(type(error), text, vars(error))] * 2
 
 
 @pytest.mark.parametrize(
     ("error", "kind", "text"),
     [
+        (StorageError("no space", path="/own"), StorageError, "/own: no space"),
         (MemoryError(), UnsupportedLogError, "/log: does not fit into memory"),
         (ConfigError("bad value", path="s"), UnforeseenError, "/log: unforeseen failure (s: bad value)"),
         (ZeroDivisionError("by zero"), UnforeseenError, "/log: unforeseen failure (ZeroDivisionError: by zero)"),
     ],
 )
-def test_any_other_exception_becomes_an_error_of_the_log(error: Exception, kind: type[LogError], text: str) -> None:
+def test_any_exception_becomes_an_error_of_the_log(error: Exception, kind: type[LogError], text: str) -> None:
     found = as_log_error(error, "/log")
     assert type(found) is kind
     assert str(found).startswith(text)
@@ -140,13 +131,9 @@ ESCAPES = {
 }
 
 
-@pytest.mark.parametrize("text", ESCAPES)
-def test_control_characters_are_escaped(text: str) -> None:
-    assert printable(text) == printable_lines(text) == ESCAPES[text]
-    assert printable(ESCAPES[text]) == ESCAPES[text]
-
-
-def test_line_feeds_and_tabs_are_kept_in_lines() -> None:
+def test_control_characters_are_escaped_and_line_feeds_and_tabs_are_kept_in_lines() -> None:
+    for text, shown in ESCAPES.items():
+        assert printable(text) == printable_lines(text) == printable(shown) == shown
     assert (printable("a\tb\n"), printable_lines("a\tb\n")) == ("a\\x09b\\x0a", "a\tb\n")
 
 
@@ -179,8 +166,3 @@ def test_chunks_of_any_size_give_the_same_output(data: bytes, size: int) -> None
         output.write((data + b"\n")[start : start + size])
     assert chunked.getvalue() == expected.getvalue()
     assert b"\x1b" not in chunked.getvalue()
-
-
-def test_an_errors_message_is_one_printable_line() -> None:
-    error = CorruptLogError("entry '\x1b[2J\u202e'", path=os.fsdecode(b"/logs/\xff\x1b\nx"), hint="remove it")
-    assert str(error) == "/logs/\\udcff\\x1b x: entry '\\x1b[2J\\u202e'; remove it"

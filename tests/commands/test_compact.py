@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -125,23 +124,6 @@ def test_a_script_runs_from_any_directory_without_being_installed(application: s
     done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(f"error: .*; see spark-submit jobs/{application}.py --help\n", done.stderr, re.IGNORECASE)
-
-
-def test_the_metrics_of_a_failed_run_have_the_time_of_the_last_success(log_dir: Path, tmp_path: Path) -> None:
-    """An alert on it needs no memory of its own."""
-
-    def last_success() -> list[str]:
-        lines = [line.split() for line in metrics.read_text().splitlines()]
-        return [words[1] for words in lines if words[0] == "kafka_log_compaction_last_success_timestamp_seconds"]
-
-    metrics = tmp_path / "metrics"
-    argv = ["--log-dir", str(log_dir), "--set", "cleanup.policy=compact", "--metrics", str(metrics)]
-    began = time.time()
-    assert executed(compact, argv, Run()) == 0
-    (first,) = last_success()
-    assert began <= float(first) + 0.001 and float(first) <= time.time() + 0.001
-    assert executed(compact, argv, Run(LogReport("orders", 0, str(log_dir), LogStatus.FAILED, "damaged"))) == 1
-    assert last_success() == [first]
 
 
 def test_an_interrupted_dry_run_does_not_speak_of_changes(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
