@@ -8,7 +8,8 @@ from pathlib import Path
 from tests.certifier.story import CONFIG, Story, records
 from tests.dumping.segments import write_partition, write_segment
 from tests.erasure.test_erase_keys import write_odd
-from tests.exports.exports import TOPIC_ID, upload, write_log_dir
+from tests.exports.exchanged_uploads import exchange
+from tests.exports.exports import TOPIC_ID, upload, write_log, write_log_dir
 from tests.golden import AIVEN_OBJECTS, unpack_backup_sets, unpack_sample
 from tests.log.settings.guesses import jbod
 from tests.run.test_since import put_segments
@@ -80,6 +81,17 @@ def uploads(here: Path, count: str) -> None:
 def upload_of(here: Path, start: str, end: str, *epochs: str) -> None:
     """``in``: one such segment, with records at these offsets, and its leader epochs, ``EPOCH:START``."""
     upload(here / "in", range(int(start), int(end)), [_pair(each) for each in epochs] or [(0, 0)])
+
+
+def disputed_uploads(here: Path, change: str) -> None:
+    """``in``: uploads of two leaders, ``exchanged``, or the newer one ``cut``; ``after``: the newer one's log directory."""
+    upload(here / "in", range(30))
+    older, newer = (upload(here / "in", range(30, 60), [(0, 0), (epoch, 30)]) for epoch in (1, 2))
+    if change == "cut":
+        newer.write_bytes(newer.read_bytes()[:-20])
+    else:
+        exchange(older, newer, ".log")
+    write_log(here / "after" / "orders-0", range(30), range(30, 60), epochs=[(0, 0), (2, 30)])
 
 
 def tail_of(here: Path, start: str, end: str, topic_id: str = TOPIC_ID, *epochs: str) -> None:

@@ -12,12 +12,12 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +35,7 @@ from compaction.options.table import LOCAL
 from compaction.options.values import pairs
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
+from tests.processes import output_of
 
 _AS_OF = datetime(2026, 11, 24, 2, tzinfo=timezone.utc)
 _AS_OF_MS = int(_AS_OF.timestamp()) * 1000
@@ -78,15 +79,6 @@ def examine(name: str, names: dict[str, Any]) -> None:
     assert test.examples
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
     assert runner.run(test).failed == 0
-
-
-def test_the_api_is_what_all_names() -> None:
-    names = "compact count doctor dry_run dump erase expire read read_arrow verify"
-    assert sorted(FUNCTIONS) == names.split()
-    assert all(getattr(compaction, name).__doc__ for name in compaction.__all__)
-    assert set(compaction.__all__) <= set(dir(compaction))
-    with pytest.raises(AttributeError, match="no attribute 'compress'"):
-        compaction.compress  # noqa: B018
 
 
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in ("read", "read_arrow", "dump")])
@@ -211,7 +203,7 @@ def test_a_call_ends_what_it_started(log_dir: Path, monkeypatch: pytest.MonkeyPa
 
 def test_importing_the_package_imports_nothing_else() -> None:
     program = "import sys, compaction; print(sorted(name for name in sys.modules if name.startswith(('compaction.', 'numpy'))))"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert output_of([sys.executable, "-c", program]) == "[]\n"
 
 
 COMPACT = {**_COMPACT, "file.delete.delay.ms": 0}
@@ -236,9 +228,13 @@ CALLS: dict[str, Callable[[Path, Path], object]] = {
 }  # fmt: skip
 
 
-def test_each_function_of_the_api_is_called_here() -> None:
-    functions = {name for name in compaction.__all__ if callable(getattr(compaction, name)) and name.islower()}
-    assert functions - {"read"} == {name.split()[0] for name in CALLS} - {"an"}
+def test_the_api_is_what_all_names_and_each_function_is_called_here() -> None:
+    assert sorted(FUNCTIONS) == "compact count doctor dry_run dump erase expire read read_arrow verify".split()
+    assert {*FUNCTIONS} - {"read"} == {name.split()[0] for name in CALLS} - {"an"}
+    assert all(getattr(compaction, name).__doc__ for name in compaction.__all__)
+    assert set(compaction.__all__) <= set(dir(compaction))
+    with pytest.raises(AttributeError, match="no attribute 'compress'"):
+        compaction.compress  # noqa: B018
 
 
 def state() -> dict[str, Any]:
@@ -330,34 +326,25 @@ def test_thirty_calls_need_what_one_call_needs(log_dir: Path) -> None:
     assert memory() - before < 8 << 20
 
 
+def compacted_in_threads(*log_dirs: Path) -> list[object]:
+    """The exit codes of calls in threads of their own, or what they raise."""
+    with ThreadPoolExecutor(len(log_dirs)) as pool:
+        calls = [pool.submit(compaction.compact, each, settings=COMPACT, as_of=_AS_OF) for each in log_dirs]
+        return [call.exception() or call.result().exit_code for call in calls]
+
+
 def test_calls_of_three_threads_are_those_of_one(tmp_path: Path) -> None:
     """Threads would append to one file, at positions that they read without a lock."""
     expected: dict[str, bytes] = {}
-    found: list[tuple[str, bytes]] = []
-    errors: list[BaseException] = []
     for name in "abc":
         write_log(tmp_path / name, name.encode())
         alone = shutil.copytree(tmp_path / name, tmp_path / f"alone-{name}")
         compaction.compact(alone, settings=COMPACT, as_of=_AS_OF)
         expected[name] = _bytes(alone)
-
-    def run(name: str, number: int) -> None:
-        copy = shutil.copytree(tmp_path / name, tmp_path / f"{name}-{number}")
-        try:
-            assert compaction.compact(copy, settings=COMPACT, as_of=_AS_OF).exit_code == 0
-            found.append((name, _bytes(copy)))
-        except BaseException as error:  # noqa: BLE001 - reported by the test
-            errors.append(error)
-
     for number in range(10):
-        threads = [threading.Thread(target=run, args=(name, number)) for name in "abc"]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert errors == []
-    assert len(found) == 30
-    assert all(data == expected[name] for name, data in found)
+        copies = {name: shutil.copytree(tmp_path / name, tmp_path / f"{name}-{number}") for name in "abc"}
+        assert compacted_in_threads(*copies.values()) == [0, 0, 0]
+        assert {name: _bytes(copy) for name, copy in copies.items()} == expected
 
 
 def _bytes(log_dir: Path) -> bytes:
@@ -365,21 +352,10 @@ def _bytes(log_dir: Path) -> bytes:
 
 
 def test_one_directory_is_changed_by_one_thread_at_a_time(log_dir: Path) -> None:
-    results: list[object] = []
-
-    def run() -> None:
-        try:
-            results.append(compaction.compact(log_dir, settings=COMPACT, as_of=_AS_OF).exit_code)
-        except compaction.UsageError as error:
-            results.append(error.message)
-
-    threads = [threading.Thread(target=run) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    results = compacted_in_threads(*[log_dir] * 4)
     assert 0 in results
-    assert all(result == 0 or "in use: process" in str(result) for result in results), results
+    others = [each for each in results if each != 0]
+    assert all(isinstance(each, compaction.UsageError) and "in use: process" in str(each) for each in others), others
 
 
 def test_a_fork_has_buffers_of_its_own() -> None:

@@ -1,14 +1,16 @@
-"""Runs of ``compact`` that no transcript can show: errors of every kind, a full disk, owners and modes, secrets, journals."""
+"""Runs of ``compact`` that no transcript can show: errors of every kind, a full disk, owners and modes, secrets, journals, and
+copies that continue a damaged one."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import subprocess
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,42 +19,44 @@ from compaction.commands import compact, expire
 from compaction.config.request import Budget, CompactionRequest
 from compaction.engine_choice import EngineChoice
 from compaction.errors import CorruptLogError, LockedError
-from compaction.files import object_store
+from compaction.files import local, object_store
 from compaction.files.contents import FileDigest
 from compaction.files.durable import run_alone
 from compaction.files.local import FreeSpace, LocalFileSystem
 from compaction.names import CLEANER_OFFSETS, LOCK
+from compaction.output import segment_writer
+from compaction.output.finished import FINISHED
 from compaction.output.journal import Journal, JournalGroup, write_journal
-from compaction.report import LogReport, LogStatus, RunReport
+from compaction.output.publish import LocalTarget
+from compaction.report import RunReport
 from compaction.run import waves
 from compaction.run.compact import clean_logs
 from tests.certifier.story import CONFIG, Story, records
 from tests.certifier.story import NOW_MS as STORY_MS
 from tests.commands.named_logs import two_topics
 from tests.crash.surroundings import run
+from tests.damage.copied_files import DAMAGES, damage, record_count
 from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
 from tests.executed import executed
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
 from tests.log.logs import build
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.processes import ROOT, started
 
 
 class Run:
-    """Replaces a run: records the request, starts no session, returns a report of the given logs."""
+    """Replaces a run: records the request, starts no session, and ends without logs or with an error."""
 
-    def __init__(self, *logs: LogReport, error: BaseException | None = None) -> None:
-        self.logs = logs
+    def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
-        self.request: CompactionRequest | None = None
+        self.requests: list[CompactionRequest] = []
 
     def __call__(self, session_factory: EngineChoice, request: CompactionRequest) -> RunReport:
-        self.request = request
+        self.requests.append(request)
         if self.error is not None:
             raise self.error
-        return RunReport("r-1", request.as_of_ms, request.dry_run, self.logs)
+        return RunReport("r-1", request.as_of_ms, request.dry_run, ())
 
 
 @pytest.fixture
@@ -65,8 +69,7 @@ def log_dir(tmp_path: Path) -> Path:
 def requested(*argv: object) -> CompactionRequest:
     run = Run()
     assert executed(compact, [str(each) for each in argv], run) == 0
-    assert run.request is not None
-    return run.request
+    return run.requests[0]
 
 
 def test_limits_and_order_are_part_of_the_request(log_dir: Path) -> None:
@@ -84,54 +87,36 @@ def test_directories_may_be_uris(log_dir: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("run", "code", "errors"),
+    ("error", "options", "code", "told"),
     [
-        pytest.param(
-            Run(LogReport("orders", 0, "/data", LogStatus.FAILED, "x.log at byte 3:\nbroken")),
-            1, "error: orders-0: x.log at byte 3: broken\n", id="one failed",
-        ),
-        pytest.param(
-            Run(error=LockedError("a broker (process 7) holds the lock", path="/data/.lock", hint="stop it")),
-            2, "error: /data/.lock: a broker (process 7) holds the lock; stop it\n", id="a live broker",
-        ),
-        pytest.param(
-            Run(error=CorruptLogError("malformed", path="/data/x", position=4)),
-            1, "error: /data/x at byte 4: malformed\n", id="a log error",
-        ),
-        pytest.param(
-            Run(error=RuntimeError("\nboom\nat org.apache.spark")), 1,
-            "error: RuntimeError: boom; run again with --verbose for the stack trace\n", id="an unexpected error",
-        ),
-        pytest.param(
-            Run(error=KeyboardInterrupt()), 130,
-            "error: interrupted; the next run completes or undoes the changes of this one\n", id="ctrl-c",
-        ),
+        (CorruptLogError("malformed", path="/data/x", position=4), [], 1, "/data/x at byte 4: malformed"),
+        (LockedError("a broker holds the lock", path="/data/.lock", hint="stop it"), [], 2,
+         "/data/.lock: a broker holds the lock; stop it"),
+        (RuntimeError("\nboom\nat org.apache.spark"), [], 1,
+         "RuntimeError: boom; run again with --verbose for the stack trace"),
+        (KeyboardInterrupt(), [], 130, "interrupted; the next run completes or undoes the changes of this one"),
+        (KeyboardInterrupt(), ["--dry-run"], 130, "interrupted; no log was changed"),
     ],
 )  # fmt: skip
-def test_exit_code_and_errors_of_each_outcome(
-    log_dir: Path, capsys: pytest.CaptureFixture[str], run: Run, code: int, errors: str
+def test_an_error_is_one_line_with_its_exit_code(
+    log_dir: Path, capsys: pytest.CaptureFixture[str], error: BaseException, options: list[str], code: int, told: str
 ) -> None:
-    assert executed(compact, ["--log-dir", str(log_dir)], run) == code
-    assert capsys.readouterr().err == errors
-    assert executed(compact, ["--log-dir", str(log_dir), "--verbose"], run) == code
-    assert ("Traceback (most recent call last)" in capsys.readouterr().err) is isinstance(run.error, Exception)
+    """After a run in the same process that could have changed logs."""
+    call = ["--log-dir", str(log_dir), *options]
+    assert executed(compact, call[:2], Run()) == 0
+    capsys.readouterr()
+    assert executed(compact, call, Run(error)) == code
+    assert capsys.readouterr().err == f"error: {told}\n"
+    assert executed(compact, [*call, "--verbose"], Run(error)) == code
+    assert ("Traceback (most recent call last)" in capsys.readouterr().err) is isinstance(error, Exception)
 
 
 @pytest.mark.parametrize("application", APPLICATIONS)
 def test_a_script_runs_from_any_directory_without_being_installed(application: str, tmp_path: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    call = [sys.executable, str(ROOT / "jobs" / f"{application}.py"), "--no-such-option"]
-    done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    call = [sys.executable, ROOT / "jobs" / f"{application}.py", "--no-such-option"]
+    done = started(call, cwd=tmp_path, without=("PYTHONPATH",))
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(f"error: .*; see spark-submit jobs/{application}.py --help\n", done.stderr, re.IGNORECASE)
-
-
-def test_an_interrupted_dry_run_does_not_speak_of_changes(log_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also after a run in the same process that could have changed logs."""
-    assert executed(compact, ["--log-dir", str(log_dir)], Run()) == 0
-    capsys.readouterr()
-    assert executed(compact, ["--log-dir", str(log_dir), "--dry-run"], Run(error=KeyboardInterrupt())) == 130
-    assert capsys.readouterr().err == "error: interrupted; no log was changed\n"
 
 
 def test_a_copy_that_does_not_fit_is_refused_with_figures(
@@ -211,9 +196,7 @@ def test_outputs_have_the_mode_of_their_sources_whatever_the_umask(tmp_path: Pat
     assert (tmp_path / "out" / "orders-0").stat().st_mode == (data / "orders-0").stat().st_mode
 
 
-def test_new_files_belong_to_the_owner_of_the_sources(tmp_path: Path, missing: Callable[[str], None]) -> None:
-    if os.geteuid() != 0:
-        missing("root, which may give files away,")
+def test_new_files_belong_to_the_owner_of_the_sources(root: None, tmp_path: Path) -> None:
     data = tmp_path / "data"
     write_log(data / "orders-0", valid_log("transactions").files)
     (data / "orders-0" / f"{0:020d}.index").unlink()
@@ -256,3 +239,112 @@ def test_a_journal_with_other_paths_is_malformed(tmp_path: Path) -> None:
     assert f"error: orders-0: {log}/.compaction-swap: the journal of an earlier run is malformed" in ended.err
     assert victim.read_text() == "precious"
     assert look_at(log) == before
+
+
+OPTIONS = ("--set", "cleanup.policy=compact", "min.cleanable.dirty.ratio=0")
+LOG = "payments-0"
+#: files of a log that are taken over, and checkpoints; the bytes of the others are those of the source
+TAKEN = (".log", ".index", ".timeindex", ".txnindex", ".snapshot", "cleaner-offset-checkpoint")
+#: several segments are cleaned segments of the copy
+SMALL = ("--set", "internal.segment.bytes=5500")
+OTHERS = ("leader-epoch-checkpoint", "partition.metadata", "replication-offset-checkpoint")
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some of the sample logs; no test changes them."""
+    return unpack_sample(tmp_path_factory.mktemp("sample"), "__cluster_metadata-0", "orders-0", "orders-1", "inventory-0")
+
+
+def copied(logs: Path, target: Path, day: int, *options: object) -> int:
+    """The copy of a day."""
+    argv = ["--log-dir", logs, "--output-dir", target, "--as-of", f"2027-01-{day:02}T00:00Z", *OPTIONS, *options]
+    return compact.main([str(each) for each in argv])
+
+
+def tree(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def test_shared_blocks_are_not_read_back(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert copied(logs, first, 2, "--if-done", "skip") == 0
+    shared = []
+
+    def share(source: int, target: int) -> bool:
+        data = Path(f"/proc/self/fd/{source}").read_bytes()
+        shared.append(Path(f"/proc/self/fd/{target}").write_bytes(data))
+        return True
+
+    monkeypatch.setattr(local, "share_blocks", share)
+    monkeypatch.setattr(segment_writer, "find_mismatch", lambda *_: pytest.fail("the bytes were not moved"))
+    assert copied(logs, second, 3, "--since", first) == 0
+    assert shared
+    names = {name for name in tree(first) if name.endswith((".log", ".index")) and "metadata" not in name}
+    assert {name: tree(second)[name] for name in names} == {name: tree(first)[name] for name in names}
+    times = [{name: (copy / name).stat().st_mtime_ns for name in names} for copy in (first, second)]
+    assert times[0] == times[1]
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_copy_is_published_after_it_was_found_good(
+    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, earlier: bool
+) -> None:
+    target = tmp_path / "copy"
+    if earlier:
+        assert copied(logs, target, 2, "--replace") == 0
+    before = tree(target)
+    commit = LocalTarget.commit
+
+    def change(self: LocalTarget, *arguments: Any) -> None:
+        """A disk that changes a byte after it was read back."""
+        path = min(Path(self.place).glob("orders-0/*.log"))
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+        commit(self, *arguments)
+
+    monkeypatch.setattr(LocalTarget, "commit", change)
+    capsys.readouterr()
+    assert copied(logs, target, 3, "--replace", "--verify") == 1
+    (error,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("error"))
+    assert "--verify: the copy was not published: orders-0:" in error
+    assert tree(target) == before and target.exists() == earlier
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    monkeypatch.undo()
+    assert copied(logs, target, 3, "--replace", "--verify") == 0
+    assert "3 logs: 3 hold (" in capsys.readouterr().out and tree(target) != before
+
+
+def files(copy: Path, kind: str) -> list[Path]:
+    """The files of a kind, without those of the last segment, which are the source's except for its log."""
+    if not kind.startswith("."):
+        return [path for path in (copy / kind, copy / LOG / kind) if path.exists()]
+    last = max((copy / LOG).glob("*.log")).stem
+    return sorted(path for path in (copy / LOG).glob(f"*{kind}") if path.stem < last or kind == ".log")
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_damaged_previous_copy_costs_no_record(tmp_path: Path, clean: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    source = unpack_sample(tmp_path / "source", "__cluster_metadata-0", LOG)
+    if not clean:
+        (source / ".kafka_cleanshutdown").unlink()
+    first, plain, continued = tmp_path / "first", tmp_path / "plain", tmp_path / "continued"
+    assert copied(source, first, 2, "--if-done", "skip", *SMALL) == 0
+    assert copied(source, plain, 3, "--if-done", "skip", *SMALL) == 0
+    assert copied(source, continued, 3, "--since", first, *SMALL) == 0
+    assert "1 unchanged" in capsys.readouterr().out
+    expected = {"full": tree(plain), "unchanged": tree(continued)}
+    for kind in (*TAKEN, *OTHERS):
+        for how in DAMAGES if kind == ".log" else ["missing" if clean else "longer"]:
+            damaged, target = tmp_path / "damaged", tmp_path / "next"
+            shutil.copytree(first, damaged)
+            path = files(damaged, kind)[-1]
+            assert damage(path, how), (kind, how)
+            capsys.readouterr()
+            assert copied(source, target, 3, "--since", damaged, "--verbose", *SMALL) == 0, (kind, how)
+            since = "full" if kind in TAKEN else "unchanged"
+            assert f"1 {'copied in full' if since == 'full' else since}" in capsys.readouterr().out, (kind, how)
+            found = tree(target)
+            assert {**found, FINISHED: b""} == {**expected[since], FINISHED: b""}, (kind, how)
+            assert record_count(target) == record_count(plain)
+            for copy in (damaged, target):
+                shutil.rmtree(copy)

@@ -1,10 +1,11 @@
-"""Exports of tiered storage and backup sets: read with the results of the log directory that was exported, and written."""
+"""Commands on exports of tiered storage and backup sets: in each layout, what a command reports is what it reports of the log
+directory that was exported; and exports that are written."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from compaction.commands import compact, runs, verify
 from compaction.config.request import CompactionRequest
 from compaction.engine_choice import EngineChoice
 from compaction.exports.backup_writer import BackupTarget
-from compaction.files import data_keys
 from compaction.files.calls import KEYS_VARIABLE
 from compaction.files.filesystem import join
 from compaction.files.mixed import MixedFileSystem
@@ -26,70 +26,183 @@ from compaction.options.inputs import Inputs
 from compaction.report import LogReport, LogStatus, RunReport
 from compaction.run.compact import clean_logs
 from tests.executed import executed
-from tests.exports.exports import LOG_NAME, aiven, coding, no_exports_known, objects, require_cryptography, source, upload
-from tests.golden import unpack_backup_sets
+from tests.exports.aiven_objects import KEY_ID, AivenWriter, end_offset, new_key
+from tests.exports.exports import (
+    LOG_NAME,
+    TOPIC_ID,
+    aiven,
+    coding,
+    no_exports_known,
+    objects,
+    require_cryptography,
+    upload,
+    write_local_tiered,
+)  # fmt: skip
+from tests.golden import unpack_backup_sets, unpack_sample
 from tests.local_passes import LocalPasses
 from tests.log.logs import iter_batches
 from tests.object_store.fixtures import files
 from tests.object_store.local_run import COMPACT, NOW_MS, figures, run
 
-__all__ = ["coding", "no_exports_known", "objects", "source"]
+__all__ = ["coding", "no_exports_known", "objects"]
 
-
-@pytest.fixture
-def log_dir(source: Path, tmp_path: Path) -> Path:
-    """A log directory that has the exported log only."""
-    shutil.copytree(source, tmp_path / "log-dir" / LOG_NAME)
-    return tmp_path / "log-dir"
-
-
-def test_a_compacted_copy_of_an_export_is_that_of_the_log_directory(
-    coding: str, objects: Path, log_dir: Path, tmp_path: Path
-) -> None:
-    address = f"aiven+file://{objects}/{coding}"
-    before = files(objects)
-    there = run("--log-dir", address, "--output-dir", tmp_path / "there", *COMPACT)
-    here = run("--log-dir", log_dir, "--output-dir", tmp_path / "here", *COMPACT)
-    assert figures(there) == figures(here) != []
-    assert [log.status.value for log in there.logs] == ["cleaned"]
-    assert files(tmp_path / "there") == files(tmp_path / "here")
-    assert files(objects) == before
-    assert figures(run("--log-dir", address, "--dry-run", *COMPACT)) == figures(here)
-
-
-def test_keys_are_given_in_toml(objects: Path, tmp_path: Path) -> None:
-    require_cryptography()
-    os.environ.pop(KEYS_VARIABLE)
-    (tmp_path / "keys.toml").write_text(f'[private-keys]\nkey1 = "{objects}/private-key.pem"\n')
-    report = run("--log-dir", f"aiven+file://{objects}/encrypted", "--config", tmp_path / "keys.toml", "--dry-run", *COMPACT)
-    assert [log.status.value for log in report.logs] == ["cleaned"]
-
-
-def test_a_log_whose_key_is_missing_fails_alone(objects: Path) -> None:
-    os.environ.pop(KEYS_VARIABLE)
-    data_keys.data_key.cache_clear()
-    report = run("--log-dir", f"aiven+file://{objects}/encrypted", "--dry-run", *COMPACT)
-    assert [log.status.value for log in report.logs] == ["failed"]
-    assert "no private key is given for key id 'key1'" in str(report.logs[0].reason)
-
-
-@pytest.mark.parametrize(
-    "call", ["compact --dry-run --include-active --log-dir", "count --log-dir", "doctor --log-dir", "dump-log --files"]
+#: four and a half hours after the newest record of clickstream
+SOON_MS = 1_760_000_000_000 + 14 * 3_600_000
+LAYOUTS = ("aiven", "local-tiered", "backup")
+#: with transactions, with an open one, with two leader epochs, with the delete policy
+LOGS = ("payments-0", "payments-open-0", "inventory-0", "clickstream-0")
+CLEAN = " ".join((*COMPACT, "--include-active"))
+KEEP = "--set cleanup.policy=delete retention.bytes=-1 retention.ms=-1"
+BY_SIZE = "--set cleanup.policy=delete retention.bytes=3000 retention.ms=-1"
+POLICIES = (
+    "--policy configured --policy cleanup.policy=compact,min.cleanable.dirty.ratio=0"
+    " --policy cleanup.policy=delete,retention.bytes=3000"
+    " --policy cleanup.policy=[compact,delete],retention.ms=28800000,delete.retention.ms=0,min.cleanable.dirty.ratio=0"
 )
-def test_private_keys_of_a_call_are_read(
-    call: str, objects: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.argv", [""])
+#: ``COPY`` is a compacted copy of the log directory, ``CUT`` the same without a segment
+CALLS = (
+    f"dry-run --log-dir PLACE {POLICIES}",
+    f"dry-run --log-dir PLACE {POLICIES} --include-active --assume-default-policy",
+    "dry-run --log-dir PLACE --explain NAMES --policy cleanup.policy=compact cleanup.policy=delete,retention.bytes=3000",
+    f"compact --log-dir PLACE {CLEAN} --dry-run",
+    f"compact --log-dir PLACE {CLEAN} --output-dir OUT",
+    f"expire --log-dir PLACE {BY_SIZE} --dry-run",
+    f"expire --log-dir PLACE {BY_SIZE} --output-dir OUT",
+    "expire --log-dir PLACE --set cleanup.policy=delete retention.ms=28800000 --output-dir OUT",
+    "expire --log-dir PLACE --dry-run",
+    f"erase --log-dir PLACE {CLEAN} --where prefix=payment-4 prefix=user-1 prefix=k --output-dir OUT",
+    f"verify --before PLACE --after COPY {CLEAN}",
+    f"verify --before PLACE --after CUT {CLEAN}",
+    "dump-log --files PLACE/NAMES --print-data-log",
+    "dump-log --files PLACE/SEGMENTS --deep-iteration",
+    "count --log-dir PLACE --partitions",
+    "count --log-dir PLACE --bytes --partitions",
+    "count --log-dir PLACE --output json --isolation-level read_committed",
+)
+#: a set has no indexes
+CASES = [(layout, call) for layout in LAYOUTS for call in CALLS if layout != "backup" or "PLACE/NAMES" not in call]
+#: of reports; an export, which is only copied, has no .deleted files
+_OF_ONE_RUN = frozenset({"run_id", "seconds", "task_seconds", "options", "salt", "sha256", "deleted_bytes"})
+
+
+def _scrubbed(document: Any) -> Any:
+    """A report without what differs between any two runs."""
+    if isinstance(document, dict):
+        return {name: _scrubbed(value) for name, value in document.items() if name not in _OF_ONE_RUN}
+    # hashed keys are in the order of their hashes
+    return sorted(map(_scrubbed, document), key=json.dumps) if isinstance(document, list) else document
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Exports, by layout: ``logs`` in two of them, ``set-logs`` in the third. No command changes them."""
     require_cryptography()
-    os.environ.pop(KEYS_VARIABLE)
-    place = f"aiven+file://{objects}/zstd-encrypted{f'/{LOG_NAME}' if 'dump' in call else ''}"
-    settings = ["--set", "cleanup.policy=compact"] if "compact" in call else []
-    assert main([*call.split(), place, *settings]) == 1
-    data_keys.data_key.cache_clear()
-    assert main([*call.split(), place, *settings, "--private-key", f"key1={objects}/private-key.pem"]) == 0
-    capsys.readouterr()
-    assert main([*call.split(), place, *settings, "--private-key", f"key1={objects}/nothing.pem"]) == 2
-    assert "nothing.pem: cannot be read" in capsys.readouterr().err
+    root = tmp_path_factory.mktemp("exported")
+    sample, key = unpack_sample(root), new_key(root / "key.pem")
+    for name in LOGS:
+        log = shutil.copytree(sample / name, root / "logs" / name)
+        (log / "partition.metadata").write_text(f"version: 0\ntopic_id: {TOPIC_ID}")
+        _remove_what_is_not_uploaded(log)
+        AivenWriter(compressed=True, key=key, chunk_bytes=300).write(log, root / "aiven")
+        write_local_tiered(log, root / "local-tiered")
+    (unpack_backup_sets(root) / "zstd").rename(root / "backup")
+    as_of = f"--as-of-ms {SOON_MS} --quiet"
+    assert main(f"expire --log-dir backup+{root}/backup --output-dir {root}/set-logs {KEEP} {as_of}".split()) == 0
+    for file in [each for each in (root / "set-logs").iterdir() if each.is_file()]:
+        file.unlink()
+    for name in ("logs", "set-logs"):
+        assert main(f"compact --log-dir {root}/{name} --output-dir {root}/COPY-{name} {CLEAN} {as_of}".split()) == 0
+        shutil.copytree(root / f"COPY-{name}", root / f"CUT-{name}")
+        max((root / f"CUT-{name}").rglob("*.log"), key=lambda path: (path.stat().st_size, path)).unlink()
+    before = files(root)
+    yield root
+    # a copy shares the lock of its source
+    assert {path: data for path, data in files(root).items() if not path.endswith("/.lock")} == {
+        path: data for path, data in before.items() if not path.endswith("/.lock")
+    }
+
+
+def _remove_what_is_not_uploaded(log: Path) -> None:
+    """An empty active segment, and snapshots that are not at the end of a segment."""
+    ends = {f"{end_offset(segment):020d}" for segment in log.glob("*.log") if segment.stat().st_size}
+    for file in [*log.glob("*.log"), *log.glob("*.snapshot")]:
+        if not file.stat().st_size:
+            for each in log.glob(f"{file.stem}.*[gx]"):
+                each.unlink()
+        elif file.suffix == ".snapshot" and file.stem not in ends:
+            file.unlink()
+
+
+def of_log_dir(layout: str, exported: Path) -> Path:
+    """The log directory that is in an export."""
+    return exported / ("set-logs" if layout == "backup" else "logs")
+
+
+def _words(call: str, log_dir: Path, paths: Mapping[str, str]) -> Iterator[str]:
+    """The words of a call on these paths."""
+    lists = {
+        "NAMES": sorted(path.name for path in log_dir.iterdir() if path.is_dir()),
+        "SEGMENTS": sorted(str(path.relative_to(log_dir)) for path in log_dir.rglob("*.log")),
+    }
+    for word in call.split():
+        names = next((key for key in lists if key in word), "")
+        for name in lists.get(names, [""]):
+            each = word.replace(names, name) if names else word
+            for key, path in paths.items():
+                each = each.replace(key, path)
+            yield each
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[tuple[str, Path], Any]:
+    """By call and log directory, its result."""
+    return {}
+
+
+@pytest.mark.parametrize(("layout", "call"), CASES)
+def test_a_command_on_an_export_reports_what_it_does_of_the_log_directory(
+    layout: str,
+    call: str,
+    exported: Path,
+    known: dict[tuple[str, Path], Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(KEYS_VARIABLE, f"{KEY_ID}={exported}/key.pem")
+    monkeypatch.setattr("sys.argv", [""])
+    log_dir = of_log_dir(layout, exported)
+
+    def result(name: str, address: str) -> Any:
+        """The exit code, the report or what is printed, errors, and the files of a copy."""
+        place = tmp_path / name
+        place.mkdir()
+        paths = {
+            "PLACE": address,
+            "OUT": f"{place}/out",
+            **{each: f"{exported}/{each}-{log_dir.name}" for each in ("COPY", "CUT")},
+        }
+        words, reports = list(_words(call, log_dir, paths)), call.split()[0] not in ("dump-log", "count")
+        if reports:
+            words += ["--as-of-ms", str(SOON_MS), "--report", f"{place}/report.json", "--quiet"]
+        capsys.readouterr()
+        code = main(words)
+
+        def shown(text: str) -> str:
+            for path in (address.replace("+/", "+file:///"), address, str(place)):
+                text = text.replace(path, "PLACE")
+            return text
+
+        out, err = map(shown, capsys.readouterr())
+        report: Any = _scrubbed(json.loads(shown((place / "report.json").read_text()))) if reports else sorted(out.splitlines())
+        if words[0] in ("compact", "erase"):
+            assert report["totals"]["cleaned"], err
+        # the order of what is wrong with files depends on their paths
+        return code, report, sorted(err.splitlines()), files(place / "out")
+
+    if (call, log_dir) not in known:
+        known[call, log_dir] = result("there", f"{log_dir}")
+    assert result("here", f"{layout}+{exported / layout}") == known[call, log_dir]
 
 
 def job(*options: object) -> int:
@@ -163,24 +276,6 @@ def test_what_is_uploaded_during_a_run_is_not_written(tmp_path: Path) -> None:
     assert sorted(int(path.name.partition("-")[0]) for path in (tmp_path / "new").rglob("*.log")) == [0, 10]
 
 
-@pytest.mark.parametrize(("directories", "files_of"), [(0o700, 0o600), (0o750, 0o640)])
-def test_an_export_on_a_disk_is_readable_by_those_only_who_may_read_the_source(
-    tmp_path: Path, directories: int, files_of: int
-) -> None:
-    for each in (range(10), range(10, 20)):
-        upload(tmp_path / "in", each)
-    for path in (tmp_path / "in", *(tmp_path / "in").rglob("*")):
-        path.chmod(directories if path.is_dir() else files_of)
-    outputs = {"plain": (), "aiven": ("--accept-loss",), "local-tiered": ("--accept-loss",), "backup": ("--accept-loss",)}
-    for place, name in ((f"local-tiered+file://{tmp_path}/in", "uploads"), (tmp_path / "uploads-plain", "logs")):
-        for layout, options in outputs.items():
-            target = tmp_path / f"{name}-{layout}"
-            chosen = () if layout == "plain" else ("--output-layout", layout, *options)
-            assert job("--log-dir", place, "--output-dir", target, *chosen) == 0
-            modes = {(each.is_dir(), each.stat().st_mode & 0o777) for each in (target, *target.rglob("*"))}
-            assert modes == {(True, directories), (False, files_of)}, target
-
-
 Row = tuple[Any, ...]
 
 
@@ -218,27 +313,22 @@ def newest(rows: list[Row]) -> list[Row]:
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd", "lz4"])
-def test_a_set_has_what_a_consumer_saw_and_is_compacted(
+def test_a_set_has_what_a_consumer_saw_and_is_compacted_to_a_log_directory_and_to_a_set(
     sets: Path, consumed: list[Row], tmp_path: Path, compression: str
 ) -> None:
-    address = f"backup+file://{sets}/{compression}"
+    address, target = f"backup+file://{sets}/{compression}", tmp_path / "compacted"
     before = files(sets)
     assert records(parse_uri(address, "--log-dir")) == sorted(consumed)
     report = run("--log-dir", address, "--output-dir", tmp_path / "output", *COMPACT)
     assert [log.status.value for log in report.logs] == ["cleaned"]
     assert records(str(tmp_path / "output")) == newest(consumed)
     assert figures(run("--log-dir", address, "--dry-run", *COMPACT)) == figures(report)
-    assert files(sets) == before
-    options = ["--before", address, "--after", f"{tmp_path}/output", "--as-of-ms", str(NOW_MS), "--include-active", *COMPACT]
-    assert verify.main(options) == 0
-
-
-@pytest.mark.parametrize("compression", ["none", "zstd", "lz4"])
-def test_a_compacted_set_is_written_as_a_set(sets: Path, consumed: list[Row], tmp_path: Path, compression: str) -> None:
-    target = tmp_path / "compacted"
-    options = ["--log-dir", f"backup+file://{sets}/{compression}", "--output-dir", str(target), "--output-layout", "backup"]
-    assert compact.main([*options, "--accept-loss", "--as-of-ms", str(NOW_MS), "--include-active", *COMPACT]) == 0
+    rules = ["--as-of-ms", str(NOW_MS), "--include-active", *COMPACT]
+    assert verify.main(["--before", address, "--after", f"{tmp_path}/output", *rules]) == 0
+    options = ["--output-dir", str(target), "--output-layout", "backup", "--accept-loss"]
+    assert compact.main(["--log-dir", address, *options, *rules]) == 0
     assert records(parse_uri(f"backup+file://{target}", "--log-dir")) == newest(consumed)
+    assert files(sets) == before
     old, new = (json.loads((place / "manifest.json").read_text()) for place in (sets / compression, target))
     assert new["compression"] == compression
     through = [document["topics"][0]["partitions"][0]["covered_through"] for document in (old, new)]

@@ -15,7 +15,7 @@ import pytest
 from compaction.cli.console import COMMANDS
 from compaction.commands import completion, warm_up
 from compaction.kernels import all_kernels, cache
-from tests.processes import ROOT, run
+from tests.processes import output_of, run
 
 #: completes the last word of a line, and prints the candidates
 COMPLETE = """
@@ -38,8 +38,7 @@ def test_bash_completes_commands_options_and_files(tmp_path: Path, missing: Call
 
     def candidates(*words: str) -> set[str]:
         line = ["bash", "-c", COMPLETE, "bash", str(script), "kafka-log-compaction", *words]
-        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True)
-        return {word.rstrip("/") for word in done.stdout.split()}
+        return {word.rstrip("/") for word in output_of(line, cwd=tmp_path).split()}
 
     assert {"compact", "dry-run", "dump-log", "warm-up"} <= candidates("")
     assert candidates("co") == {"compact", "count", "completion"}
@@ -109,29 +108,22 @@ print(code, *sorted(sys.modules.keys() & {set(LARGE)!r}))
 """
 
 
-def imported(*arguments: str | Path) -> str:
-    """The last line that a process prints: the exit code of a command, and which of ``LARGE`` it has imported."""
-    done = subprocess.run([sys.executable, "-c", SCRIPT, *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()[-1]
+CHANGING = ("compact", "expire")
 
 
-@pytest.mark.parametrize("command", ["compact", "expire"])
-def test_on_an_empty_directory(tmp_log_dir: Path, tmp_path: Path, command: str) -> None:
-    assert imported(command, "--log-dir", tmp_log_dir, "--allow-empty") == "0"
-    copied = imported(command, "--log-dir", tmp_log_dir, "--allow-empty", "--output-dir", tmp_path / "out")
-    assert copied == "0 compaction.run"
-
-
-@pytest.mark.parametrize("command", ["compact", "expire"])
-def test_where_no_log_could_be_changed_in_place(tmp_log_dir: Path, command: str) -> None:
-    assert imported(command, "--log-dir", f"local-tiered+file://{tmp_log_dir}", "--allow-empty") == "2 compaction.run"
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_for_help(command: str) -> None:
-    assert imported(command, "--help") == "0"
-
-
-@pytest.mark.parametrize("command", ["compact", "expire", "dry-run"])
-def test_for_a_usage_error(tmp_path: Path, command: str) -> None:
-    assert imported(command, "--log-dir", tmp_path / "missing") == "2"
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        *((f"{command} --log-dir local-tiered+file://EMPTY --allow-empty", "2 compaction.run") for command in CHANGING),
+        *((f"{command} --log-dir MISSING", "2") for command in (*CHANGING, "dry-run")),
+        *((f"{command} --log-dir EMPTY --allow-empty", "0") for command in CHANGING),
+        *((f"{command} --log-dir EMPTY --allow-empty --output-dir OUT", "0 compaction.run") for command in CHANGING),
+        *((f"{command} --help", "0") for command in COMMANDS),
+    ],
+)
+def test_a_command_without_work_imports_nothing_large(arguments: str, found: str, tmp_log_dir: Path, tmp_path: Path) -> None:
+    places = {"EMPTY": tmp_log_dir, "OUT": tmp_path / "out", "MISSING": tmp_path / "missing"}
+    for name, place in places.items():
+        arguments = arguments.replace(name, str(place))
+    # the last line has the exit code, and what was imported
+    assert output_of([sys.executable, "-c", SCRIPT, *arguments.split()]).splitlines()[-1] == found

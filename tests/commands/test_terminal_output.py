@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.damage.valid_logs import NOW_MS, valid_log, write_log
 from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.kafka.jars import spark_home
-from tests.processes import ROOT, on_a_terminal, run
+from tests.processes import ROOT, on_a_terminal, run, started
 from tests.screen.golden_text import check_golden
 
 AS_OF_MS = 1_798_761_600_000
@@ -26,26 +27,29 @@ TWO_POLICIES = ("--policy", "cleanup.policy=compact", "cleanup.policy=delete,ret
 
 
 def command_line(command: str, log_dir: Path, *options: object) -> list[object]:
-    fixed = ("--as-of-ms", AS_OF_MS)
-    return [sys.executable, "-m", "jobs", command, "--log-dir", log_dir, *fixed, *options]
+    return [sys.executable, "-m", "jobs", command, "--log-dir", log_dir, "--as-of-ms", AS_OF_MS, *options]
 
 
 @pytest.fixture(scope="module")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sample, for commands that only read it."""
-    return unpack_sample(tmp_path_factory.mktemp("sample"))
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample logs, for commands that only read them, and the same compacted."""
+    made = tmp_path_factory.mktemp("columns")
+    for name in ("logs", "cleaned"):
+        unpack_sample(made / "sample").rename(made / name)
+    compaction.compact(made / "cleaned", as_of=NOW[1], engine="local")
+    return made
 
 
-def timeless(text: str) -> str:
-    """``text`` without how long it took."""
-    return re.sub(r"in \d+\.\d s", "in 1.0 s", text)
+@pytest.fixture(scope="module")
+def sample(place: Path) -> Path:
+    return place / "logs"
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_expire_on_a_terminal(columns: int, sample: Path, request: pytest.FixtureRequest) -> None:
     seen = on_a_terminal(columns, command_line("expire", sample, "--dry-run"))
     assert seen.code == 0, seen.text
-    check_golden(f"expire-sample-{columns}", timeless("\n".join(seen.final)), request)
+    check_golden(f"expire-sample-{columns}", re.sub(r"in \d+\.\d s", "in 1.0 s", "\n".join(seen.final)), request)
     assert "\x1b[32m" in seen.text
     assert "looking for logs in " in seen.text
 
@@ -95,16 +99,11 @@ def test_under_spark_submit_standard_output_has_the_document_alone(tmp_path: Pat
     """On standard error, all lines of the command are JSON; Spark and the JVM add their own at their start."""
     log_dir = unpack_sample(tmp_path / "sample")
     command = [spark_home() / "bin/spark-submit", "--master", "local[2]", ROOT / "jobs/compact.py", "--log-dir", log_dir]
-    options = ["--topic", "prices", "--dry-run", "--output", "json", "--log-format", "json", "--as-of-ms", AS_OF_MS]
-    with (tmp_path / "errors").open("wb") as errors:
-        done = subprocess.run(
-            list(map(str, command + options)), stdout=subprocess.PIPE, stderr=errors, check=False, cwd=tmp_path,
-            env={**os.environ, "SPARK_CONF_DIR": str(tmp_path / "none"), "PYSPARK_PYTHON": sys.executable},
-        )  # fmt: skip
-    told = (tmp_path / "errors").read_text()
-    assert done.returncode == 0, told
+    command += ["--topic", "prices", "--dry-run", "--output", "json", "--log-format", "json", "--as-of-ms", AS_OF_MS]
+    done = started(command, cwd=tmp_path, SPARK_CONF_DIR=str(tmp_path / "none"), PYSPARK_PYTHON=sys.executable)
+    assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["totals"]["cleaned"] == 1
-    own = [json.loads(line)["message"].split(":")[0] for line in told.splitlines() if line.startswith("{")]
+    own = [json.loads(line)["message"].split(":")[0] for line in done.stderr.splitlines() if line.startswith("{")]
     # on a busy machine also which steps take long
     assert [each for each in own if not each.endswith(" ...")] == ["pass 1", "pass 2"]
 
@@ -139,20 +138,28 @@ def on_a_dumb_terminal(*command: str) -> bytes:
     return on_a_terminal(80, command, TERM="dumb", NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING="1").text.encode()
 
 
-def test_report_and_metrics_of_a_run_have_all_names(
-    log_dir: Path, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+@pytest.mark.parametrize(
+    ("command", "options", "names"),
+    [(compact, CLEANING, ("report", "metrics")), (dry_run, CLEANING[:2], ("report", "metrics", "html"))],
+    ids=["a run", "a comparison"],
+)
+def test_names_are_escaped_in_all_that_a_command_writes(
+    command: ModuleType,
+    options: Sequence[str],
+    names: Sequence[str],
+    log_dir: Path,
+    tmp_path: Path,
+    capsysbinary: pytest.CaptureFixture[bytes],
 ) -> None:
-    arguments = ["--log-dir", str(log_dir), *CLEANING, *outputs(tmp_path, "report", "metrics")]
-    assert compact.main(arguments) == 1
+    assert command.main(["--log-dir", str(log_dir), *options, *outputs(tmp_path, *names)]) == 1
     printed = capsysbinary.readouterr()
-    for data in (printed.out, printed.err, *((tmp_path / name).read_bytes() for name in ("report", "metrics"))):
-        assert harmless(data)
+    files = {name: (tmp_path / name).read_bytes() for name in names}
+    assert all(map(harmless, (printed.out, printed.err, *files.values())))
     assert SHOWN.encode() in printed.err
-    report = json.loads((tmp_path / "report").read_text())
-    assert {log["status"] for log in report["logs"]} == {"cleaned", "failed"}
     # JSON has its own escapes for Unicode characters
-    assert {log["log_dir"] for log in report["logs"]} == {f"{tmp_path}/\\udcff \x1b[31m[red]\u202e"}
-    assert SHOWN.replace("\\", "\\\\") in (tmp_path / "metrics").read_text()
+    report = json.loads(files.pop("report"))
+    assert [log["log_dir"] for log in report["logs"]] == [f"{tmp_path}/\\udcff \x1b[31m[red]\u202e"] * 2
+    assert all(SHOWN.replace("\\", "\\\\").encode() in data for data in files.values())
 
 
 @pytest.mark.slow
@@ -169,45 +176,26 @@ def test_runs_on_spark_have_all_names_in_json_lines_and_in_ascii_locales(log_dir
     assert (tmp_path / "metrics").read_text().endswith("# EOF\n")
 
 
-def test_the_page_of_a_comparison_has_all_names(
-    log_dir: Path, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    files = outputs(tmp_path, "report", "metrics", "html")
-    arguments = ["--log-dir", str(log_dir), "--policy", "cleanup.policy=compact", *files]
-    assert dry_run.main(arguments) == 1
-    assert all(harmless((tmp_path / name).read_bytes()) for name in ("report", "metrics", "html"))
-    assert SHOWN.replace("\\", "\\\\").encode() in (tmp_path / "html").read_bytes()
-    printed = capsysbinary.readouterr()
-    assert SHOWN.encode() in printed.err
-    assert harmless(printed.out)
+#: a key with control characters
+KEY = b"\x1b]0;owned\x07\xc2\x9b2J\xe2\x80\xae\tend"
 
 
-class TestDump:
-    """Keys and values with control characters."""
+def test_a_pipe_receives_a_dump_unchanged_and_a_terminal_escaped(tmp_path: Path) -> None:
+    path = tmp_path / f"{0:020d}.log"
+    path.write_bytes(Batch([Record(0, NOW_MS, KEY, b"\x1b[2J")]).encode())
+    call = ("--files", str(path), "--print-data-log")
+    assert f" key: {KEY.decode()} payload: \x1b[2J\n" in run("dump-log", *call).stdout
+    shown = on_a_dumb_terminal(sys.executable, "-m", "jobs.dump_log", *call)
+    assert b"key: \\x1b]0;owned\\x07\\x9b2J\\u202e\tend payload: \\x1b[2J\r\n" in shown
+    assert harmless(shown)
 
-    KEY = b"\x1b]0;owned\x07\xc2\x9b2J\xe2\x80\xae\tend"
 
-    @pytest.fixture
-    def segment(self, tmp_path: Path) -> str:
-        path = tmp_path / f"{0:020d}.log"
-        path.write_bytes(Batch([Record(0, NOW_MS, self.KEY, b"\x1b[2J")]).encode())
-        return str(path)
-
-    def test_a_pipe_receives_the_bytes_unchanged(self, segment: str) -> None:
-        done = run("dump-log", "--files", segment, "--print-data-log")
-        assert f" key: {self.KEY.decode()} payload: \x1b[2J\n" in done.stdout
-
-    def test_a_terminal_receives_them_escaped(self, segment: str) -> None:
-        shown = on_a_dumb_terminal(sys.executable, "-m", "jobs.dump_log", "--files", segment, "--print-data-log")
-        assert b"key: \\x1b]0;owned\\x07\\x9b2J\\u202e\tend payload: \\x1b[2J\r\n" in shown
-        assert harmless(shown)
-
-    def test_a_terminal_receives_names_escaped(self, tmp_path: Path) -> None:
-        path = tmp_path / "\x1b[2J"
-        path.touch()
-        shown = on_a_dumb_terminal(sys.executable, "-m", "jobs.dump_log", "--files", str(path))
-        assert harmless(shown)
-        assert shown.count(b"\\x1b[2J") == 2
+def test_a_terminal_receives_names_escaped(tmp_path: Path) -> None:
+    path = tmp_path / "\x1b[2J"
+    path.touch()
+    shown = on_a_dumb_terminal(sys.executable, "-m", "jobs.dump_log", "--files", str(path))
+    assert harmless(shown)
+    assert shown.count(b"\\x1b[2J") == 2
 
 
 COLUMNS = 80
@@ -230,15 +218,6 @@ CALLS = {
     "health": ("doctor", "--log-dir", "logs"),
     "kernels": ("warm-up", "--status"),
 }
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("columns")
-    for name in ("logs", "cleaned"):
-        unpack_sample(made / "sample").rename(made / name)
-    compaction.compact(made / "cleaned", as_of=NOW[1], engine="local")
-    return made
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import os
-import resource
+import re
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,7 +32,7 @@ from compaction.startup import (
 )
 from tests.golden import unpack_sample
 from tests.log.logs import data_segment
-from tests.processes import ROOT, run, started
+from tests.processes import ROOT, output_of, run, started
 
 
 def make_java(home: Path, release: str | None, says: str = "") -> Path:
@@ -65,32 +63,25 @@ def test_the_version_is_that_of_the_release_file_or_what_java_says(
     assert java_version.version_of(make_java(tmp_path / "jdk", release, says)) == version
 
 
-@pytest.mark.parametrize("release", ["25", "25.0.1", "25.0.2"])
-def test_a_java_whose_collector_corrupts_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str) -> None:
+@pytest.mark.parametrize(
+    ("release", "safe"),
+    [("25", False), ("25.0.1", False), ("25.0.2", False), ("25-ea", False), ("17.0.15", True), ("21.0.9", True),
+     ("24.0.2", True), ("25.0.3", True), ("26", True)],
+)  # fmt: skip
+def test_a_java_whose_collector_corrupts_data_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str, safe: bool
+) -> None:
+    """Before a JVM starts, and of one that runs."""
     java = make_java(tmp_path / "jdk", release)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
-    with pytest.raises(UsageError, match=f"Java {release} at {java} can corrupt data.*JDK-8377811.*use Java 25.0.3 or newer"):
+    told = f"Java {release.removesuffix('-ea')} at {java} can corrupt data.*JDK-8377811.*use Java 25.0.3 or newer"
+    with nullcontext() if safe else pytest.raises(UsageError, match=told):
         java_version.require_java()
-
-
-@pytest.mark.parametrize("version", ["25", "25.0.2", "25-ea"])
-def test_a_running_jvm_that_corrupts_data_is_refused(version: str) -> None:
-    with pytest.raises(UsageError, match="of Spark's JVM can corrupt data"):
-        java_version.require_safe_jvm(version)
-    for safe in ("17.0.15", "1.8.0_392", "25.0.3", "unknown"):
-        java_version.require_safe_jvm(safe)
-
-
-@pytest.mark.parametrize("release", ["17", "21.0.9", "24.0.2", "25.0.3", "26"])
-def test_a_java_without_that_defect_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str) -> None:
-    make_java(tmp_path / "jdk", release)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
-    java_version.require_java()
-
-
-def test_the_java_of_this_machine_is_accepted() -> None:
-    java_version.require_java()
+    with nullcontext() if safe else pytest.raises(UsageError, match="of Spark's JVM can corrupt data"):
+        java_version.require_safe_jvm(release)
+    for other in ("1.8.0_392", "unknown"):
+        java_version.require_safe_jvm(other)
 
 
 #: variables of a process that finds a Java, or whose JVM runs
@@ -106,28 +97,29 @@ def log_dir(parent: Path) -> Path:
     return log.parent
 
 
-@pytest.mark.parametrize("case", ["none", "no such home", "old", "mute"])
-def test_a_missing_or_old_java_is_one_line_and_nothing_is_changed(tmp_path: Path, case: str) -> None:
+@pytest.mark.parametrize(
+    ("home", "release", "told"),
+    [
+        (None, "", "found none: JAVA_HOME is not set, and no java is on PATH"),
+        ("gone", "", "found none: JAVA_HOME is HOME, which has no bin/java"),
+        ("jdk-11", "11.0.2", "found 11 at HOME/bin/java"),
+        ("mute", None, "found one of unknown version at HOME/bin/java"),
+    ],
+)
+def test_a_missing_or_old_java_is_one_line_and_nothing_is_changed(
+    tmp_path: Path, home: str | None, release: str | None, told: str
+) -> None:
     logs = log_dir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    home = {"none": None, "no such home": tmp_path / "gone", "old": tmp_path / "jdk-11", "mute": tmp_path / "jdk"}[case]
-    if case == "old":
-        make_java(tmp_path / "jdk-11", "11.0.2")
-    elif case == "mute":
-        make_java(tmp_path / "jdk", None)
-    told = {
-        "none": "found none: JAVA_HOME is not set, and no java is on PATH",
-        "no such home": f"found none: JAVA_HOME is {home}, which has no bin/java",
-        "old": f"found 11 at {home}/bin/java",
-        "mute": f"found one of unknown version at {home}/bin/java",
-    }[case]
+    if release != "":
+        make_java(tmp_path / str(home), release)
     before = sorted(logs.rglob("*"))
-    variables: dict[str, Any] = {"PATH": str(tmp_path / "empty")} | ({} if home is None else {"JAVA_HOME": str(home)})
-    for command in ("compact", "dry-run") if case == "old" else ("compact",):
-        done = run(command, "--log-dir", logs, "--engine", "spark", without=JAVA, cwd=ROOT, **variables)
+    variables = {"PATH": str(tmp_path / "data")} | ({} if home is None else {"JAVA_HOME": str(tmp_path / home)})
+    for command in ("compact", "dry-run") if home == "jdk-11" else ("compact",):
+        done = run(command, "--log-dir", logs, "--engine", "spark", without=JAVA, **variables)
+        found = told.replace("HOME/", f"{tmp_path}/{home}/").replace("is HOME", f"is {tmp_path}/{home}")
         hint = "install Java 17 or newer and set JAVA_HOME to its directory"
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == f"error: needs Java 17 or newer, {told}; {hint}\n"
+        assert done.stderr == f"error: needs Java 17 or newer, {found}; {hint}\n"
     assert sorted(logs.rglob("*")) == before
 
 
@@ -150,22 +142,13 @@ def test_every_command_runs_without_java(tmp_path: Path) -> None:
         ["erase", "--log-dir", copy, *keys, "--certificate", certificate, "--include-active", "--topic", "orders"],
         ["verify", "--in-place", copy, *keys, "--certificate", certificate, "--include-active", "--topic", "orders"],
     ):
-        done = started(
-            [sys.executable, "-c", program, *command],
-            PATH=str(empty), PYTHONPATH=str(ROOT), JAVA_HOME=str(tmp_path / "gone"),
-        )  # fmt: skip
-        assert (done.returncode, command[0]) == (0, command[0]), done.stderr
-
-
-def with_few_files() -> None:
-    """As after ``ulimit -n 256``."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+        without_java = {"PATH": str(empty), "JAVA_HOME": str(tmp_path / "gone")}
+        output_of([sys.executable, "-c", program, *command], PYTHONPATH=str(ROOT), **without_java)
 
 
 def test_a_limit_of_open_files_below_what_spark_needs_is_one_line(tmp_path: Path) -> None:
-    logs = log_dir(tmp_path)
-    call = [sys.executable, "-m", "jobs", "compact", "--log-dir", str(logs), "--engine", "spark"]
-    done = subprocess.run(call, cwd=ROOT, preexec_fn=with_few_files, capture_output=True, text=True, check=False)
+    call = [sys.executable, "-m", "jobs", "compact", "--log-dir", log_dir(tmp_path), "--engine", "spark"]
+    done = started(["sh", "-c", 'ulimit -n 256 && exec "$@"', "sh", *call])
     assert (done.returncode, done.stdout) == (2, "")
     what = "a process may open 256 files here, and Spark's JVM opens more than 400 at its start"
     assert done.stderr == f"error: {what}; raise the limit: ulimit -n 4096\n"
@@ -213,18 +196,13 @@ def test_nobody_else_may_enter_and_the_end_of_the_run_removes_it(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_next_run_removes_it_if_the_run_was_killed(tmp_path: Path) -> None:
-    with holder(tmp_path) as (process, directory):
+def test_runs_that_have_not_ended_keep_theirs_and_remove_that_of_a_killed_one(tmp_path: Path) -> None:
+    with holder(tmp_path) as (process, killed):
         process.kill()
-    assert (directory / "blockmgr-1").is_dir()
-    with holder(tmp_path) as (_, other):
-        assert list(tmp_path.iterdir()) == [other]
-
-
-def test_the_directories_of_runs_that_have_not_ended_are_kept(tmp_path: Path) -> None:
+    assert (killed / "blockmgr-1").is_dir()
     with holder(tmp_path) as (_, first), holder(tmp_path) as (_, second):
+        assert set(tmp_path.iterdir()) == {first, second}
         assert (first / "blockmgr-1" / "shuffle_0_0_0.data").is_file()
-        assert second.is_dir()
 
 
 def test_nothing_else_is_removed(tmp_path: Path) -> None:
@@ -282,12 +260,9 @@ def test_a_cluster_has_its_own_secret_and_addresses(master: str) -> None:
     assert list(exposures({MASTER: master, AUTHENTICATE: "true"}, None)) == []
 
 
-def test_a_session_whose_user_switched_authentication_off_is_told_so() -> None:
+def test_a_user_who_switched_authentication_off_or_opened_pages_is_told_so() -> None:
     (found,) = exposures(in_effect({AUTHENTICATE: "false"}), None)
     assert found.risk.startswith("local[*] without authentication")
-
-
-def test_pages_are_on_loopback_or_said_to_be_open() -> None:
     settings = in_effect({UI: "true"})
     assert list(exposures(settings, LOOPBACK)) == []
     (found,) = exposures(settings, None)
@@ -320,14 +295,7 @@ def test_python_3_10_does_not_start_workers_where_others_can_plant_modules(
         require_own_directory((3, 10))
 
 
-def lists(package: str) -> Iterator[tuple[Path, list[str]]]:
-    """The constants in each list of the modules of a package."""
-    for file in sorted((ROOT / package).rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.List | ast.Tuple):
-                yield file, [each.value for each in node.elts if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-
-
-@pytest.mark.parametrize("package", ["compaction", "jobs"])
-def test_no_process_is_started_with_a_module_by_name(package: str) -> None:
-    assert [file for file, words in lists(package) if "-m" in words] == []
+def test_no_process_is_started_with_a_module_by_name() -> None:
+    """The directory in which it is started would be searched first."""
+    files = [file for package in ("compaction", "jobs") for file in (ROOT / package).rglob("*.py")]
+    assert [file for file in files if re.search(r"""["']-m["']""", file.read_text())] == []

@@ -1,10 +1,9 @@
-"""``doctor``: what it finds on a machine and in log directories, its fixes and exit codes."""
+"""``doctor``: what it finds on a machine, in log directories and in a broker's log, its fixes and exit codes."""
 
 from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,15 @@ import pytest
 import compaction
 from compaction.checkup import check as machine
 from compaction.checkup import log_health
+from compaction.checkup.log_health import read_broker_log
 from compaction.commands import doctor, warm_up
 from compaction.files.local import FreeSpace
+from compaction.names import TopicPartition
 from tests.dumping.segments import write_segment
 from tests.files.test_lock import held_elsewhere
 from tests.golden import unpack_sample
 from tests.kafka.broker import Broker
+from tests.waiting import wait_until
 
 Checks = dict[tuple[str, str], dict[str, str]]
 Examine = Callable[..., tuple[int, Checks]]
@@ -111,9 +113,7 @@ def test_a_partition_that_a_real_broker_gave_up_is_named_with_the_cause(examine:
     path.write_bytes(content)
     cleaning = {"log.cleaner.enable": "true", "log.cleaner.backoff.ms": "200", "log.cleaner.dedupe.buffer.size": "4194304"}
     with Broker(sample, cleaning) as broker:
-        deadline = time.monotonic() + 40
-        while "as uncleanable" not in broker.log_text() and time.monotonic() < deadline:
-            time.sleep(0.1)
+        wait_until(lambda: "as uncleanable" in broker.log_text(), 40)
         broker.stop()
         broker_log = tmp_path / "server.log"
         broker_log.write_text(broker.log_text())
@@ -160,3 +160,50 @@ def test_a_document_for_others_has_codes_for_the_names_of_topics(tmp_log_dir: Pa
     codes = re.findall(r"topic-[0-9a-f]{8}(?=-[013]\b)", hidden)
     assert len(set(codes)) == 3
     assert re.sub(r"topic-[0-9a-f]{8}", "T", hidden) == re.sub("orders-eu|orders|payments", "T", shown)
+
+
+ORDERS, GROUPS = TopicPartition("orders", 3), TopicPartition("__consumer_offsets", 7)
+MARKED = """\
+[2026-11-22 02:00:01,001] INFO Starting the log cleaner (org.apache.kafka.storage.internals.log.LogCleaner)
+[2026-11-22 02:00:16,345] WARN [kafka-log-cleaner-thread-0]: Unexpected exception thrown when cleaning log \
+LogUnified(dir=/data/orders-3, topicId=abc, topic=orders, partition=3). Marking its partition (orders-3) as uncleanable \
+(org.apache.kafka.storage.internals.log.LogCleaner)
+org.apache.kafka.storage.internals.log.LogCleaningException: Record size 0 is less than the minimum record overhead (14)
+\tat org.apache.kafka.storage.internals.log.LogCleaner$CleanerThread.cleanFilthiestLog(LogCleaner.java:600)
+Caused by: org.apache.kafka.common.errors.CorruptRecordException: Record size 0 is less than the minimum record overhead (14)
+[2026-11-22 02:00:31,345] INFO something else
+"""
+CAUSE = "org.apache.kafka.common.errors.CorruptRecordException: Record size 0 is less than the minimum record overhead (14)"
+ENDED = "[2018-01-01 10:00:00,000] ERROR [kafka-log-cleaner-thread-1]: Error due to (kafka.log.LogCleaner)\n"
+
+
+STARTED, WARNED = MARKED.splitlines(keepends=True)[:2]
+STOPPED = "INFO [kafka-log-cleaner-thread-0]: Stopped (LogCleaner)\n"
+#: texts, the partitions that they say were given up, each with its cause, and the numbers of the threads that died
+TOLD: dict[str, tuple[str, dict[TopicPartition, str], set[int]]] = {
+    "the first cause of a partition that was given up": (MARKED, {ORDERS: CAUSE}, set()),
+    "the words of a Scala broker": (
+        "WARN Unexpected exception thrown when cleaning log Log(dir=/d). Marking its partition (__consumer_offsets-7) as"
+        " uncleanable (kafka.log.LogCleaner)\nkafka.log.LogCleaningException: no room\n",
+        {GROUPS: "kafka.log.LogCleaningException: no room"}, set(),
+    ),
+    "a thread that ended with an error": (ENDED, {}, {1}),
+    "both": (MARKED + ENDED, {ORDERS: CAUSE}, {1}),
+    "a restart forgets both": (MARKED + ENDED + STARTED, {}, set()),
+    "a thread that a shutdown stops did not die": (
+        "INFO Shutting down the log cleaner. (LogCleaner)\n" + STOPPED, {}, set(),
+    ),
+    "a thread that stopped": (STOPPED, {}, {0}),
+    "errors far from the warning are none of its causes": (
+        STARTED + WARNED + "INFO nothing\n" * 100 + "java.io.IOException: of something else\n", {ORDERS: ""}, set(),
+    ),
+    "nothing": ("", {}, set()),
+    "other lines": ("garbage \x00 \ufffd\nMarking its partition (not a partition) as uncleanable\n", {}, set()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TOLD)
+def test_a_brokers_log_says_what_its_cleaner_gave_up_and_which_threads_died(text: str) -> None:
+    log, uncleanable, dead = TOLD[text]
+    found = read_broker_log(log.splitlines(keepends=True))
+    assert (found.uncleanable, found.dead_threads) == (uncleanable, dead)
