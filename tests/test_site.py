@@ -13,24 +13,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 import compaction
 from compaction.certifier.certificate import LogCertificate, Status, VerifyReport, Violation
 from compaction.cli.parser import Parser
-from compaction.commands import compact, dry_run
-from compaction.commands.runs import provenance
+from compaction.commands import compact
 from compaction.config.entries import BROKER_ENTRIES, TOPIC_ENTRIES
-from compaction.engine_choice import choose
-from compaction.erasure.erasure_report import erasure_document
-from compaction.erasure.find_matches import HASHED, Erasure, FoundKeys
-from compaction.formats.keys import KeyCriteria
-from compaction.options.inputs import Inputs
-from compaction.policies.comparison import ComparedLog, Comparison, KeyFigures, Outcome, OutcomeStatus, RepetitionRange
-from compaction.report import LogReport, LogStatus, RunReport, VersionUsed
 from compaction.rules.log_to_clean import SkipCause
+from tests.golden import unpack_sample
 from tests.policies.browser import find_browser
 from tests.processes import ROOT, started
 
@@ -61,26 +52,26 @@ def test_the_reference_has_every_option_setting_field_and_code(reference: Module
     assert reference.metrics_page().count("kafka_log_compaction_") > 10
 
 
+#: fields whose values have names of settings, options and packages
+_NAMED = ("settings", "default_settings", "rules", "options", "tool")
+
+
 def _names(value: object) -> set[str]:
     """The names of all fields of a document."""
     if isinstance(value, dict):
-        inner = (_names(each) for name, each in value.items() if name not in ("settings", "rules"))
-        return set(value).union(*inner)
+        return set(value).union(*(_names(each) for name, each in value.items() if name not in _NAMED))
     return {name for each in value for name in _names(each)} if isinstance(value, list | tuple) else set()
 
 
-def test_each_field_of_a_report_has_a_meaning_on_its_page(reference: ModuleType) -> None:
-    log = LogReport("a", 0, "/data", LogStatus.CLEANED, "dirty")
-    versions = (VersionUsed("4.4", "given", 1, {}),)
-    erasure = Erasure(KeyCriteria(pa.array([], pa.binary()), ()), b"salt")
-    found = FoundKeys(np.array([b"hash"], HASHED), np.array([1]))
-    run = RunReport("r", 1, False, (log,), 1.0, versions, erasure=erasure_document(erasure, found, (), ()))
-    outcome = Outcome("configured", OutcomeStatus.CLEANED, "dirty", log)
-    keys = KeyFigures(1, 1, (RepetitionRange(1, 1, 1, 1),))
-    compared = ComparedLog("a", 0, "/data", keys=keys, outcomes=(outcome,))
-    comparison = Comparison("r", 1, ("configured",), (compared,), (0,), 1.0, versions)
-    called = provenance(Inputs.of(dry_run.OPTIONS, dry_run.OPTIONS.complete({}), log_dirs="/data"), choose("local", "dry-run"))
-    names = _names(run.to_dict()) | _names(comparison.to_dict()) | set(called)
+def test_each_field_of_a_report_has_a_meaning_on_its_page(reference: ModuleType, tmp_path: Path) -> None:
+    logs = unpack_sample(tmp_path, "orders-0", "__cluster_metadata-0")
+    results = (
+        compaction.compact(logs, dry_run=True),
+        compaction.dry_run(logs, policies=["cleanup.policy=compact"], include_active=True),
+        compaction.erase(logs, where=["prefix=orders"], include_active=True, dry_run=True),
+    )
+    names = set().union(*(_names(each.to_dict()) for each in results))
+    assert {"kafka_versions", "policies", "erasure"} <= names
     rows = re.findall(r"^\| (.+?) \|(.+)\|$", reference.report_page(), re.MULTILINE)
     described = {name for row in rows if row[1].strip() for name in re.findall(r"`(\w+)`", " ".join(row))}
     assert names - described == set()

@@ -243,9 +243,9 @@ def state() -> dict[str, Any]:
     os.umask(umask)
     own = Path("/proc/self")
     return {
-        "children": [children for task in own.glob("task/*") if (children := _text(task / "children"))],
-        "threads": sorted(name for task in own.glob("task/*") if (name := _text(task / "comm"))),
-        "descriptors": sorted(_target(entry) for entry in own.glob("fd/*")),
+        "children": [children for task in own.glob("task/*") if (children := _said(task / "children"))],
+        "threads": sorted(name for task in own.glob("task/*") if (name := _said(task / "comm"))),
+        "descriptors": sorted(_said(entry) for entry in own.glob("fd/*")),
         "handlers": {number: signal.getsignal(number) for number in signal.valid_signals()},
         "mask": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
         "environment": dict(os.environ),
@@ -263,17 +263,10 @@ def state() -> dict[str, Any]:
     }
 
 
-def _text(entry: Path) -> str:
+def _said(entry: Path) -> str:
+    """What an entry of a process says, or the target of one that is a link; empty for one that has just ended."""
     try:
-        return entry.read_text()
-    except OSError:
-        # a thread that was joined ends a moment later
-        return ""
-
-
-def _target(entry: Path) -> str:
-    try:
-        return str(entry.readlink())
+        return str(entry.readlink()) if entry.is_symlink() else entry.read_text()
     except OSError:
         return ""
 
@@ -315,7 +308,7 @@ def test_thirty_calls_need_what_one_call_needs(log_dir: Path) -> None:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def unnamed_bytes() -> int:
-        return sum(entry.stat().st_size for entry in Path("/proc/self/fd").iterdir() if "(deleted)" in _target(entry))
+        return sum(entry.stat().st_size for entry in Path("/proc/self/fd").iterdir() if "(deleted)" in _said(entry))
 
     for _ in range(5):
         compaction.count(log_dir)

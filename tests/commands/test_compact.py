@@ -42,6 +42,7 @@ from tests.golden import unpack_sample
 from tests.kafka.encode import Batch, Record
 from tests.local_passes import LocalPasses
 from tests.log.logs import build
+from tests.object_store.fixtures import files
 from tests.processes import ROOT, started
 
 
@@ -72,18 +73,14 @@ def requested(*argv: object) -> CompactionRequest:
     return run.requests[0]
 
 
-def test_limits_and_order_are_part_of_the_request(log_dir: Path) -> None:
+def test_limits_order_and_addresses_are_part_of_the_request(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = ("--max-duration", "2h", "--max-rewrite", "1GiB", "--min-freed", "10%")
     request = requested("--log-dir", log_dir, "--order", "benefit", *limits, "--release-early")
     assert (request.order, request.budget) == ("benefit", Budget(7_200_000, 1 << 30, 0.1))
     assert (request.release_early, request.retain_replaced) == (True, False)
-    assert requested("--log-dir", log_dir).budget == Budget()
-
-
-def test_directories_may_be_uris(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_store, "_reached", {"s3://b"})
-    assert requested("--log-dir", f"file://{log_dir}").log_dirs == (str(log_dir),)
-    assert requested("--log-dir", log_dir, "--output-dir", "s3a://b/out/?region=x").output_dir == "s3://b/out"
+    request = requested("--log-dir", f"file://{log_dir}", "--output-dir", "s3a://b/out/?region=x")
+    assert (request.log_dirs, request.output_dir, request.budget) == ((str(log_dir),), "s3://b/out", Budget())
 
 
 @pytest.mark.parametrize(
@@ -262,10 +259,6 @@ def copied(logs: Path, target: Path, day: int, *options: object) -> int:
     return compact.main([str(each) for each in argv])
 
 
-def tree(path: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
-
-
 def test_shared_blocks_are_not_read_back(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     assert copied(logs, first, 2, "--if-done", "skip") == 0
@@ -280,8 +273,8 @@ def test_shared_blocks_are_not_read_back(logs: Path, tmp_path: Path, monkeypatch
     monkeypatch.setattr(segment_writer, "find_mismatch", lambda *_: pytest.fail("the bytes were not moved"))
     assert copied(logs, second, 3, "--since", first) == 0
     assert shared
-    names = {name for name in tree(first) if name.endswith((".log", ".index")) and "metadata" not in name}
-    assert {name: tree(second)[name] for name in names} == {name: tree(first)[name] for name in names}
+    names = {name for name in files(first) if name.endswith((".log", ".index")) and "metadata" not in name}
+    assert {name: files(second)[name] for name in names} == {name: files(first)[name] for name in names}
     times = [{name: (copy / name).stat().st_mtime_ns for name in names} for copy in (first, second)]
     assert times[0] == times[1]
 
@@ -293,7 +286,7 @@ def test_a_copy_is_published_after_it_was_found_good(
     target = tmp_path / "copy"
     if earlier:
         assert copied(logs, target, 2, "--replace") == 0
-    before = tree(target)
+    before = files(target)
     commit = LocalTarget.commit
 
     def change(self: LocalTarget, *arguments: Any) -> None:
@@ -307,14 +300,14 @@ def test_a_copy_is_published_after_it_was_found_good(
     assert copied(logs, target, 3, "--replace", "--verify") == 1
     (error,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("error"))
     assert "--verify: the copy was not published: orders-0:" in error
-    assert tree(target) == before and target.exists() == earlier
+    assert files(target) == before and target.exists() == earlier
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     monkeypatch.undo()
     assert copied(logs, target, 3, "--replace", "--verify") == 0
-    assert "3 logs: 3 hold (" in capsys.readouterr().out and tree(target) != before
+    assert "3 logs: 3 hold (" in capsys.readouterr().out and files(target) != before
 
 
-def files(copy: Path, kind: str) -> list[Path]:
+def files_of(copy: Path, kind: str) -> list[Path]:
     """The files of a kind, without those of the last segment, which are the source's except for its log."""
     if not kind.startswith("."):
         return [path for path in (copy / kind, copy / LOG / kind) if path.exists()]
@@ -332,18 +325,18 @@ def test_a_damaged_previous_copy_costs_no_record(tmp_path: Path, clean: bool, ca
     assert copied(source, plain, 3, "--if-done", "skip", *SMALL) == 0
     assert copied(source, continued, 3, "--since", first, *SMALL) == 0
     assert "1 unchanged" in capsys.readouterr().out
-    expected = {"full": tree(plain), "unchanged": tree(continued)}
+    expected = {"full": files(plain), "unchanged": files(continued)}
     for kind in (*TAKEN, *OTHERS):
         for how in DAMAGES if kind == ".log" else ["missing" if clean else "longer"]:
             damaged, target = tmp_path / "damaged", tmp_path / "next"
             shutil.copytree(first, damaged)
-            path = files(damaged, kind)[-1]
+            path = files_of(damaged, kind)[-1]
             assert damage(path, how), (kind, how)
             capsys.readouterr()
             assert copied(source, target, 3, "--since", damaged, "--verbose", *SMALL) == 0, (kind, how)
             since = "full" if kind in TAKEN else "unchanged"
             assert f"1 {'copied in full' if since == 'full' else since}" in capsys.readouterr().out, (kind, how)
-            found = tree(target)
+            found = files(target)
             assert {**found, FINISHED: b""} == {**expected[since], FINISHED: b""}, (kind, how)
             assert record_count(target) == record_count(plain)
             for copy in (damaged, target):

@@ -47,14 +47,13 @@ def call(log_dir: Path) -> list[str]:
 
 
 def criteria(*options: object) -> KeyCriteria:
-    """The selected keys of a call."""
+    """What selects the keys of a call."""
     given = vars(Parser(erase.OPTIONS).parse_args(["--log-dir", ".", *map(str, options)]))
     return read_keys(Inputs.of(erase.OPTIONS, erase.OPTIONS.complete(given)))[0]
 
 
-def keys_read(*options: object) -> list[bytes]:
-    found: list[bytes] = criteria(*options).keys.to_pylist()
-    return found
+def keys_of(*options: object) -> object:
+    return criteria(*options).keys.to_pylist()
 
 
 def test_the_formats_are_those_of_key_lists() -> None:
@@ -67,14 +66,14 @@ def test_keys_are_read_from_lines_and_columns(tmp_path: Path) -> None:
     columns = {"raw": pa.array([b"\xff", None, b""], pa.binary()), "name": ["x", "", None], "number": [1, 2, 3]}
     parquet.write_table(pa.table(columns), table)
     rows.write_text("id,other\n007,1\n,2\n7f,3\n", encoding="utf-8")
-    assert keys_read("--keys", text, text) == [b"a", b"b"]
-    assert keys_read("--keys", table, "--keys-column", "raw") == [b"\xff", b""]
-    assert keys_read("--keys", table, "--keys-column", "name") == [b"x"]
+    assert keys_of("--keys", text, text) == [b"a", b"b"]
+    assert keys_of("--keys", table, "--keys-column", "raw") == [b"\xff", b""]
+    assert keys_of("--keys", table, "--keys-column", "name") == [b"x"]
     with pytest.raises(UsageError, match="--keys-column: number has the type int64"):
-        keys_read("--keys", table, "--keys-column", "number")
-    assert keys_read("--keys", rows, "--keys-column", "id") == [b"007", b"7f"]
+        keys_of("--keys", table, "--keys-column", "number")
+    assert keys_of("--keys", rows, "--keys-column", "id") == [b"007", b"7f"]
     rows.write_text("id\n07\n\n7f\n", encoding="utf-8")
-    assert keys_read("--keys", rows, "--keys-column", "id", "--keys-format", "hex") == [b"\x07", b"\x7f"]
+    assert keys_of("--keys", rows, "--keys-column", "id", "--keys-format", "hex") == [b"\x07", b"\x7f"]
 
 
 @pytest.mark.parametrize("odd", ["\x0b", "\x0c", "\r", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])

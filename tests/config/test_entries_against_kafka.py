@@ -90,22 +90,17 @@ SAMPLES = {
 }  # fmt: skip
 
 
-def definitions(gateway: Gateway) -> tuple[Any, Any]:
-    """The definitions of topics and of brokers."""
-    topics = gateway.cls("org.apache.kafka.storage.internals.log.LogConfig").configDefCopy()
-    return topics, gateway.cls("org.apache.kafka.server.config.AbstractKafkaConfig").CONFIG_DEF
-
-
-@pytest.mark.kafka
 @pytest.mark.parametrize("name", sorted({**TOPIC_ENTRIES, **BROKER_ENTRIES}))
 def test_an_entry_has_kafkas_type_default_and_bounds(gateway: Gateway, name: str) -> None:
-    topics, brokers = definitions(gateway)
+    topics = gateway.cls("org.apache.kafka.storage.internals.log.LogConfig").configDefCopy()
+    brokers = gateway.cls("org.apache.kafka.server.config.AbstractKafkaConfig").CONFIG_DEF
     for entry, definition in ((TOPIC_ENTRIES.get(name), topics), (BROKER_ENTRIES.get(name), brokers)):
         if entry is None:
             continue
         key = definition.configKeys().get(name)
         assert entry.kind.name == key.type.toString()
-        assert entry.default == default_of(key)
+        default = key.defaultValue
+        assert entry.default == (default if isinstance(default, (bool, int, float, str, type(None))) else tuple(default))
         for text in SAMPLES[entry.kind.name]:
             if accepts(entry, text):
                 assert name in LOOSER or kafka_accepts(gateway, key, text), text
@@ -113,18 +108,11 @@ def test_an_entry_has_kafkas_type_default_and_bounds(gateway: Gateway, name: str
                 assert not kafka_accepts(gateway, key, text), text
 
 
-@pytest.mark.kafka
 def test_topics_take_their_defaults_from_the_brokers_names_in_kafkas_order(gateway: Gateway) -> None:
     synonyms = gateway.cls("org.apache.kafka.server.config.ServerTopicConfigSynonyms").ALL_TOPIC_CONFIG_SYNONYMS
     found = {name: [each.name() for each in synonyms.get(name)] for name in synonyms.keySet()}
     ours = {name: list(entry.synonyms) for name, entry in TOPIC_ENTRIES.items() if entry.synonyms}
     assert ours == {name: found[name] for name in ours}
-
-
-def default_of(key: Any) -> object:
-    """A default as this package has it."""
-    value = key.defaultValue
-    return value if value is None or isinstance(value, (bool, int, float, str)) else tuple(value)
 
 
 def accepts(entry: Entry, text: str) -> bool:

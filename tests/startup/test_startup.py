@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,7 +114,7 @@ def test_a_missing_or_old_java_is_one_line_and_nothing_is_changed(
     if release != "":
         make_java(tmp_path / str(home), release)
     before = sorted(logs.rglob("*"))
-    variables = {"PATH": str(tmp_path / "data")} | ({} if home is None else {"JAVA_HOME": str(tmp_path / home)})
+    variables: dict[str, Any] = {"PATH": str(tmp_path / "data")} | ({} if home is None else {"JAVA_HOME": str(tmp_path / home)})
     for command in ("compact", "dry-run") if home == "jdk-11" else ("compact",):
         done = run(command, "--log-dir", logs, "--engine", "spark", without=JAVA, **variables)
         found = told.replace("HOME/", f"{tmp_path}/{home}/").replace("is HOME", f"is {tmp_path}/{home}")
