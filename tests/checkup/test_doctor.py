@@ -42,10 +42,6 @@ def examine(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
     return call
 
 
-def states(checks: Checks, area: str) -> dict[str, str]:
-    return {name: each["state"] for (found, name), each in checks.items() if found == area}
-
-
 COMPACT = ("--set", "cleanup.policy=compact")
 
 
@@ -53,7 +49,7 @@ def test_a_machine_that_can_run_has_no_problems(examine: Examine) -> None:
     code, checks = examine()
     assert code == 0
     named = {"Python", "Java", "pyspark", "numba", "numpy", "pyarrow", "memory", "shuffle files", "access", "kernels"}
-    assert named == set(states(checks, "machine"))
+    assert named == {name for area, name in checks if area == "machine"}
     assert checks["machine", "kernels"]["state"] == "note"
     assert "warm-up" in checks["machine", "kernels"]["fix"]
 
@@ -66,7 +62,7 @@ def test_what_a_machine_lacks_is_named_with_its_fix(examine: Examine, monkeypatc
     monkeypatch.setattr(machine, "free_space", lambda path: FreeSpace(1, 5 << 20, 1 << 40))
     code, checks = examine("--as-of", "2026-11-22T02:00Z")
     assert code == 1
-    assert [name for name, state in states(checks, "machine").items() if state == "bad"] == [
+    assert [name for (area, name), check in checks.items() if (area, check["state"]) == ("machine", "bad")] == [
         "numpy", "no-such-package", "memory", "shuffle files",
     ]  # fmt: skip
     assert checks["machine", "no-such-package"]["fix"] == "pip install 'no-such-package>=1.2'"
