@@ -171,8 +171,6 @@ Caused by: org.apache.kafka.common.errors.CorruptRecordException: Record size 0 
 """
 CAUSE = "org.apache.kafka.common.errors.CorruptRecordException: Record size 0 is less than the minimum record overhead (14)"
 ENDED = "[2018-01-01 10:00:00,000] ERROR [kafka-log-cleaner-thread-1]: Error due to (kafka.log.LogCleaner)\n"
-
-
 STARTED, WARNED = MARKED.splitlines(keepends=True)[:2]
 STOPPED = "INFO [kafka-log-cleaner-thread-0]: Stopped (LogCleaner)\n"
 #: texts, the partitions that they say were given up, each with its cause, and the numbers of the threads that died

@@ -152,80 +152,73 @@ def test_a_name_that_the_chosen_version_does_not_have_is_refused(setting: str, v
     assert [each.name for each in read_sets([setting], None if having else version)] == [name]
 
 
-def second_line(line: str) -> object:
-    return properties(f"# first\n{line}\n")
-
-
-def one_set(argument: str) -> object:
-    return read_sets([argument])
-
-
-def toml(text: str) -> object:
-    return read_toml(text, "c.toml")
+#: what reads a text, by the place that messages name
+READ: dict[str, Callable[[str], object]] = {
+    "s.properties": lambda line: server(f"# first\n{line}\n"), "--set": lambda text: read_sets([text]),
+    "c.toml": lambda text: read_toml(text, "c.toml"), "--policy": Policy.read,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("read", "text", "message"),
+    ("place", "text", "message"),
     [
-        (second_line, "log.segment.bytes=abc", "line 2: log.segment.bytes = 'abc' is not a 32-bit integer"),
-        (second_line, "log.segment.bytes=13", "line 2: log.segment.bytes = '13' is less than 14"),
-        (second_line, "log.cleanup.policy=compat", "line 2: log.cleanup.policy = 'compat' is not a list of compact, delete"),
-        (second_line, "log.retention.ms=0", "line 2: log.retention.ms = '0' is neither -1 nor greater than 0"),
-        (second_line, "log.cleaner.io.max.bytes.per.second=0", "is not greater than 0; it is"),
-        (second_line, "log.cleaner.io.buffer.load.factor=0", "is not greater than 0 and at most 1"),
-        (second_line, "log.cleaner.io.buffer.load.factor=1.01", "is not greater than 0 and at most 1"),
-        (second_line, "num.io.threads=many", "line 2: num.io.threads = 'many' is not a 32-bit integer"),
-        (second_line, "log.segment.bytes=${file:/etc/x:size}", "line 2: log.segment.bytes refers to a configuration provider"),
-        (one_set, "=5", "--set: '=5' is not KEY=VALUE"),
-        (one_set, "log.segment.byte=5", "unknown configuration name 'log.segment.byte'; did you mean log.segment.bytes?"),
-        (one_set, "my.plugin.setting=1", "--set: unknown configuration name 'my.plugin.setting'"),
+        ("s.properties", "log.segment.bytes=abc", "line 2: log.segment.bytes = 'abc' is not a 32-bit integer"),
+        ("s.properties", "log.segment.bytes=13", "line 2: log.segment.bytes = '13' is less than 14"),
+        ("s.properties", "log.cleanup.policy=compat", "line 2: log.cleanup.policy = 'compat' is not a list of compact, delete"),
+        ("s.properties", "log.retention.ms=0", "line 2: log.retention.ms = '0' is neither -1 nor greater than 0"),
+        ("s.properties", "log.cleaner.io.max.bytes.per.second=0", "is not greater than 0; it is"),
+        ("s.properties", "log.cleaner.io.buffer.load.factor=0", "is not greater than 0 and at most 1"),
+        ("s.properties", "log.cleaner.io.buffer.load.factor=1.01", "is not greater than 0 and at most 1"),
+        ("s.properties", "num.io.threads=many", "line 2: num.io.threads = 'many' is not a 32-bit integer"),
+        ("s.properties", "log.segment.bytes=${file:/etc/x:size}", "line 2: log.segment.bytes refers to a configuration"),
+        ("--set", "=5", "--set: '=5' is not KEY=VALUE"),
+        ("--set", "log.segment.byte=5", "unknown configuration name 'log.segment.byte'; did you mean log.segment.bytes?"),
+        ("--set", "my.plugin.setting=1", "--set: unknown configuration name 'my.plugin.setting'"),
         # of KIP-280: no version of Kafka has it, and a broker's cleaner would undo it
-        (one_set, "compaction.strategy=timestamp", "--set: unknown configuration name 'compaction.strategy'"),
-        (one_set, "min.cleanable.dirty.ratio=1.5", "is greater than 1"),
-        (one_set, "cleanup.policy=Compact", "is not a list of compact, delete"),
-        (toml, "[broker]\nlog.segment.bytes = 1", "c.toml: line 2: log.segment.bytes = '1' is less than 14"),
-        (toml, "[broker]\nlog.preallocate = 1", "c.toml: line 2: log.preallocate = '1' is not true or false"),
-        (toml, '\n[topics."x"]\n\nsegment.bytes = "big"', "c.toml: line 4: segment.bytes = 'big' is not a 32-bit integer"),
-        (toml, '[topics."x"]\nsegmnt.bytes = 1',
+        ("--set", "compaction.strategy=timestamp", "--set: unknown configuration name 'compaction.strategy'"),
+        ("--set", "min.cleanable.dirty.ratio=1.5", "is greater than 1"),
+        ("--set", "cleanup.policy=Compact", "is not a list of compact, delete"),
+        ("c.toml", "[broker]\nlog.segment.bytes = 1", "c.toml: line 2: log.segment.bytes = '1' is less than 14"),
+        ("c.toml", "[broker]\nlog.preallocate = 1", "c.toml: line 2: log.preallocate = '1' is not true or false"),
+        ("c.toml", '\n[topics."x"]\n\nsegment.bytes = "big"', "c.toml: line 4: segment.bytes = 'big' is not a 32-bit integer"),
+        ("c.toml", '[topics."x"]\nsegmnt.bytes = 1',
          "c.toml: line 2: unknown configuration name 'segmnt.bytes'; did you mean segment.bytes?"),
-        (toml, "[broker]\nsegment.bytes = 1", "the broker's default for all topics is log.segment.bytes"),
-        (toml, '[topics."x"]\nlog.segment.bytes = 1', "broker-level names belong in [broker]"),
-        (toml, "[topics.a.b]\nsegment.bytes = 1", "quote a topic name with dots"),
-        (toml, "[topics]\nx = 1", "[topics] has one table per topic"),
-        (toml, "[broker]\nflush.ms = 1", 'topic-level names belong in [topics."name"]'),
-        (toml, '[topics."x"]\nflush.ms = "soon"', "c.toml: line 2: flush.ms = 'soon' is not a 64-bit integer"),
-        (toml, "[brokers]\nx = 1", "c.toml: line 1: unknown configuration name 'brokers'; settings belong in [broker] and"),
-        (toml, "log.segment.bytes = 1", "unknown configuration name 'log'; settings belong in [broker] and"),
-        (toml, "[broker]\nmy.plugin = 1", "c.toml: line 2: unknown configuration name 'my.plugin'"),
-        (toml, "[broker\n", "c.toml: not valid TOML"),
-        (toml, '[topics]\nx = { "segment.bytes" = 1 }', "c.toml: line 2: segment.bytes = '1' is less than 14"),
-        (one_set, "retention.ms=0.3ms", "is not a whole number of milliseconds"),
-        (one_set, "log.retention.hours=90m", "is not a whole number of hours"),
-        (one_set, "segment.bytes=0.3B", "is not a whole number of bytes"),
-        (one_set, "segment.bytes=1G", "is ambiguous: write 1GiB for powers of 1024, or 1GB for powers of 1000"),
-        (one_set, "segment.bytes=3GiB", "is not a 32-bit integer"),
-        (one_set, "retention.ms=3 days", "a time such as 3d, 12h or 1h30m is converted"),
-        (one_set, "segment.bytes=big", "a size such as 64KiB, 1GiB or 500MB is converted"),
-        (Policy.read, "", "--policy: '' is not KEY=VALUE"),
-        (Policy.read, "retention.ms=5,delete", "--policy: 'delete' is not KEY=VALUE"),
-        (Policy.read, "cleanup.policy=[compact,delete",
+        ("c.toml", "[broker]\nsegment.bytes = 1", "the broker's default for all topics is log.segment.bytes"),
+        ("c.toml", '[topics."x"]\nlog.segment.bytes = 1', "broker-level names belong in [broker]"),
+        ("c.toml", "[topics.a.b]\nsegment.bytes = 1", "quote a topic name with dots"),
+        ("c.toml", "[topics]\nx = 1", "[topics] has one table per topic"),
+        ("c.toml", "[broker]\nflush.ms = 1", 'topic-level names belong in [topics."name"]'),
+        ("c.toml", '[topics."x"]\nflush.ms = "soon"', "c.toml: line 2: flush.ms = 'soon' is not a 64-bit integer"),
+        ("c.toml", "[brokers]\nx = 1", "c.toml: line 1: unknown configuration name 'brokers'; settings belong in [broker] and"),
+        ("c.toml", "log.segment.bytes = 1", "unknown configuration name 'log'; settings belong in [broker] and"),
+        ("c.toml", "[broker]\nmy.plugin = 1", "c.toml: line 2: unknown configuration name 'my.plugin'"),
+        ("c.toml", "[broker\n", "c.toml: not valid TOML"),
+        ("c.toml", '[topics]\nx = { "segment.bytes" = 1 }', "c.toml: line 2: segment.bytes = '1' is less than 14"),
+        ("--set", "retention.ms=0.3ms", "is not a whole number of milliseconds"),
+        ("--set", "log.retention.hours=90m", "is not a whole number of hours"),
+        ("--set", "segment.bytes=0.3B", "is not a whole number of bytes"),
+        ("--set", "segment.bytes=1G", "is ambiguous: write 1GiB for powers of 1024, or 1GB for powers of 1000"),
+        ("--set", "segment.bytes=3GiB", "is not a 32-bit integer"),
+        ("--set", "retention.ms=3 days", "a time such as 3d, 12h or 1h30m is converted"),
+        ("--set", "segment.bytes=big", "a size such as 64KiB, 1GiB or 500MB is converted"),
+        ("--policy", "", "--policy: '' is not KEY=VALUE"),
+        ("--policy", "retention.ms=5,delete", "--policy: 'delete' is not KEY=VALUE"),
+        ("--policy", "cleanup.policy=[compact,delete",
          "--policy: cleanup.policy = '[compact,delete' is not a list of compact, delete"),
-        (Policy.read, "cleanup.policy=[compact,delete,retention.ms=5", "is not a list of compact, delete"),
-        (Policy.read, "retention.ms=3x", "--policy: retention.ms = '3x' is not a 64-bit integer"),
-        (Policy.read, "cleanup.policy=compact,cleanup.policy=delete", "gives cleanup.policy twice"),
-        (Policy.read, "retention.mss=5", "did you mean retention.ms"),
-        (Policy.read, "retention.ms=-2", "--policy: retention.ms = '-2' is less than -1"),
-        (Policy.read, "cleanup.policy=shrink", "--policy: cleanup.policy = 'shrink' is not a list of compact, delete"),
+        ("--policy", "cleanup.policy=[compact,delete,retention.ms=5", "is not a list of compact, delete"),
+        ("--policy", "retention.ms=3x", "--policy: retention.ms = '3x' is not a 64-bit integer"),
+        ("--policy", "cleanup.policy=compact,cleanup.policy=delete", "gives cleanup.policy twice"),
+        ("--policy", "retention.mss=5", "did you mean retention.ms"),
+        ("--policy", "retention.ms=-2", "--policy: retention.ms = '-2' is less than -1"),
+        ("--policy", "cleanup.policy=shrink", "--policy: cleanup.policy = 'shrink' is not a list of compact, delete"),
     ],
 )  # fmt: skip
-def test_an_invalid_setting_is_an_error_in_one_line_with_its_place_and_key(
-    read: Callable[[str], object], text: str, message: str
-) -> None:
+def test_an_invalid_setting_is_an_error_in_one_line_with_its_place_and_key(place: str, text: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
-        read(text)
+        READ[place](text)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-    assert read is not second_line or str(error.value).startswith("s.properties: ")
+    assert str(error.value).startswith(place)
 
 
 #: values with units, and in that of the name
