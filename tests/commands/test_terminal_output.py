@@ -104,8 +104,8 @@ def test_under_spark_submit_standard_output_has_the_document_alone(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["totals"]["cleaned"] == 1
     own = [json.loads(line)["message"].split(":")[0] for line in done.stderr.splitlines() if line.startswith("{")]
-    # on a busy machine also which steps take long
-    assert [each for each in own if not each.endswith(" ...")] == ["pass 1", "pass 2"]
+    # on a busy machine also which steps take long, and a pass again while it goes on
+    assert [*dict.fromkeys(each for each in own if not each.endswith(" ..."))] == ["pass 1", "pass 2"]
 
 
 ODD = b"\xff \x1b[31m[red]\xe2\x80\xae"
