@@ -1,33 +1,44 @@
-"""Worker processes give what plain calls give, whatever their driver is and does, and share nothing with others. One that ends
-is missed at once and loses nothing; none outlives its driver."""
+"""Engines on one machine: worker processes fit the limits of a container, give what plain calls give, whatever their driver is
+and does, and share nothing with others. One that ends is missed at once and loses nothing; none outlives its driver."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+import compaction
+from compaction import engine_choice
 from compaction.config.request import ComparisonRequest
 from compaction.config.sources import Policy
 from compaction.engine import ByPlace, Job
+from compaction.engine_choice import choose
+from compaction.engines import limits
+from compaction.engines.limits import WORKER_BYTES, oom_kills, usable_cores
 from compaction.engines.local import POLL_INTERVAL_S, LocalEngine, Piece, Spool, Workers
-from compaction.errors import CompactionError
+from compaction.errors import CompactionError, UsageError
 from compaction.files import read_counter
+from compaction.options.table import AUTO, LOCAL, SPARK
 from compaction.policies.compare_policies import compare_with
 from compaction.run.sizing import Sizes
-from tests.large_log import write_large_log
+from tests.golden import unpack_sample
+from tests.large_log import replace_log, write_large_log
 from tests.local_job import request_for
 from tests.local_passes import LocalPasses
 from tests.memory import scratch
@@ -74,6 +85,14 @@ def test_workers_run_for(place: str, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
+def workers() -> Iterator[LocalEngine]:
+    with LocalEngine(2, inline_bytes=0) as passes:
+        # starts them
+        passes.run(Job("test"), [1], abs)
+        yield passes
+
+
+@pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_large_log(tmp_path_factory.mktemp("large"))
 
@@ -112,18 +131,12 @@ def test_the_examples_of_pages_run_once_without_a_guard(page: str, how: str, lar
 
 
 def test_calls_of_several_threads_have_workers_of_their_own() -> None:
-    found: list[list[int]] = []
-
-    def call(number: int) -> None:
+    def call(number: int) -> list[int]:
         with LocalEngine(1, inline_bytes=0) as passes:
-            found.append(passes.run(Job("test"), [number, number], partial(pow, 10)))
+            return passes.run(Job("test"), [number, number], partial(pow, 10))
 
-    threads = [threading.Thread(target=call, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(found) == [[1, 1], [10, 10], [100, 100]]
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(call, range(3))) == [[1, 1], [10, 10], [100, 100]]
 
 
 def test_only_own_processes_are_ended() -> None:
@@ -135,44 +148,51 @@ def test_only_own_processes_are_ended() -> None:
     assert ours.returncode == 0
 
 
-def _end(how: int, _: Spool) -> None:
+def _end(how: int) -> None:
     if how < 0:
         os.kill(os.getpid(), -how)
     os._exit(how)
 
 
 @pytest.mark.parametrize(
-    ("how", "text"), [(-signal.SIGKILL, "was ended by signal 9 (Killed)"), (-signal.SIGSEGV, "signal 11"), (7, "exit code 7")]
+    ("how", "kills", "text"),
+    [
+        (-signal.SIGKILL, None, r"a worker process was ended by signal 9 \(Killed\)"),
+        (-signal.SIGSEGV, None, "signal 11"),
+        (7, None, "exit code 7"),
+        # the kernel has counted a process
+        (-signal.SIGKILL, 1_000_000, "for lack of memory.*fewer workers than 2: --cores"),
+    ],
 )
-def test_the_end_of_a_worker_is_reported_with_what_was_found(how: int, text: str) -> None:
+def test_the_end_of_a_worker_is_a_line_with_what_was_found_and_the_next_job_has_new_ones(
+    how: int, kills: int | None, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not with a cause that nobody has found, such as too little memory."""
-    workers = Workers(2)
-    with pytest.raises(CompactionError) as error:
-        list(workers.results(_end, [how]))
-    workers.close()
-    assert text in error.value.message
-    assert "memory" not in str(error.value)
+    with LocalEngine(2, inline_bytes=0) as passes:
+        passes.run(Job("test"), [1], abs)
+        if kills is not None:
+            monkeypatch.setattr("compaction.engines.local.oom_kills", lambda: kills)
+        with pytest.raises(CompactionError, match=text) as error:
+            passes.run(Job("test"), [how, how], _end)
+        assert "\n" not in str(error.value)
+        assert ("memory" in str(error.value)) == (kills is not None)
+        assert passes.run(Job("test"), [1, -2], abs) == [1, 2]
 
 
-def test_memory_is_named_if_the_kernel_has_counted_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers = Workers(2)
-    monkeypatch.setattr("compaction.engines.local.oom_kills", lambda: 1_000_000)
-    with pytest.raises(CompactionError, match="for lack of memory.*fewer workers than 2: --cores"):
-        list(workers.results(_end, [-signal.SIGKILL]))
-    workers.close()
+def _parent_of(workers: Workers) -> int:
+    ((_, pid),) = [found for found in workers.results(_parent_in_task, [0]) if found]
+    return pid
 
 
-def _parent_of(_: int, __: Spool) -> int:
+def _parent_in_task(_: int, __: Spool) -> int:
     return os.getppid()
 
 
 def test_the_end_of_the_parent_of_workers_is_an_error() -> None:
-    workers = Workers(1)
-    ((_, parent),) = [found for found in workers.results(_parent_of, [0]) if found]
-    os.kill(parent, signal.SIGKILL)
-    with pytest.raises(CompactionError, match=r"parent of the worker processes was ended by signal 9|a worker process"):
-        list(workers.results(_sleep, [LIMIT_S]))
-    workers.close()
+    with closing(Workers(1)) as workers:
+        os.kill(_parent_of(workers), signal.SIGKILL)
+        with pytest.raises(CompactionError, match=r"parent of the worker processes was ended by signal 9|a worker process"):
+            list(workers.results(_sleep, [LIMIT_S]))
 
 
 def _sleep(seconds: float, _: Spool) -> int:
@@ -208,7 +228,7 @@ def test_a_stopped_worker_and_a_stopped_parent_do_not_hold_up_the_end(monkeypatc
     monkeypatch.setattr("compaction.engines.local._END_S", 0.5)
     workers = Workers(1)
     ((_, pid),) = [found for found in workers.results(_sleep, [0.0]) if found]
-    ((_, parent),) = [found for found in workers.results(_parent_of, [0]) if found]
+    parent = _parent_of(workers)
     os.kill(parent, signal.SIGSTOP)
     workers.close()
     wait_until(lambda: not _runs(pid) and not _runs(parent), LIMIT_S)
@@ -250,23 +270,22 @@ class _Unsendable(Exception):
         super().__init__(f"{one} and {two}")
 
 
-def _raise_unsendable(_: int, __: Spool) -> None:
-    raise _Unsendable(1, 2)
-
-
-def _exit(_: int, __: Spool) -> None:
-    raise SystemExit(0)
+def _raise_unsendable(one: int) -> None:
+    raise _Unsendable(one, 2)
 
 
 @pytest.mark.parametrize(
-    ("work", "text"), [(_raise_unsendable, "_Unsendable in a task: 1 and 2"), (_exit, "SystemExit in a task: 0")]
+    ("work", "error", "text"),
+    [
+        (partial(divmod, 1), ZeroDivisionError, "zero"),
+        (_raise_unsendable, RuntimeError, "_Unsendable in a task: 0 and 2"),
+        # of a plug-in: would end the driver as if its work were done
+        (sys.exit, RuntimeError, "SystemExit in a task: 0"),
+    ],
 )
-def test_an_error_that_cannot_be_raised_here_is_one_with_its_text(work: object, text: str) -> None:
-    """``SystemExit(0)`` of a plug-in would end the driver as if its work were done."""
-    workers = Workers(1)
-    with pytest.raises(RuntimeError, match=text):
-        list(workers.results(work, [0]))  # type: ignore[arg-type]
-    workers.close()
+def test_an_error_of_a_task_is_raised_as_it_is_or_is_one_with_its_text(work: Any, error: type[Exception], text: str) -> None:
+    with LocalEngine(1, inline_bytes=0) as passes, pytest.raises(error, match=text):
+        passes.run(Job("test"), [0], work)
 
 
 def _variable(name: str) -> str | None:
@@ -299,14 +318,6 @@ def test_an_import_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, capfd
 TINY = Sizes(600, 2_000, 5)
 
 
-@pytest.fixture(scope="module")
-def workers() -> Iterator[LocalEngine]:
-    with LocalEngine(2, inline_bytes=0) as passes:
-        # starts them
-        passes.run(Job("test"), [1], abs)
-        yield passes
-
-
 def test_a_comparison_is_that_of_plain_calls(workers: LocalEngine) -> None:
     cases = random_cases([60])[:6]
     policies = tuple(map(Policy.read, ("configured", "cleanup.policy=compact,delete.retention.ms=0")))
@@ -318,34 +329,6 @@ def test_a_comparison_is_that_of_plain_calls(workers: LocalEngine) -> None:
         assert replace(ours, seconds=0.0).logs == replace(theirs, seconds=0.0).logs
 
 
-def _killed(at: int) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_killed_worker_is_one_line_and_the_next_job_has_new_ones() -> None:
-    with LocalEngine(2, inline_bytes=0) as passes:
-        with pytest.raises(CompactionError, match="a worker process was ended by signal 9") as error:
-            passes.run(Job("test"), [1, 2], _killed)
-        assert "\n" not in str(error.value)
-        assert passes.run(Job("test"), [1, -2], abs) == [1, 2]
-
-
-class _Shown:
-    """Progress that keeps what it was told."""
-
-    def __init__(self) -> None:
-        self.advanced: list[int] = []
-
-    def start(self, pass_name: str, total_bytes: int) -> None:
-        self.advanced.clear()
-
-    def advance(self, done_bytes: int) -> None:
-        self.advanced.append(done_bytes)
-
-    def done(self, pass_name: str) -> None:
-        self.advanced.append(-1)
-
-
 def _read_slowly(size: int) -> None:
     for _ in range(4):
         read_counter.count(size // 4)
@@ -353,21 +336,12 @@ def _read_slowly(size: int) -> None:
 
 
 def test_progress_is_shown_from_within_a_task_and_is_complete_at_its_end() -> None:
-    shown = _Shown()
+    advanced: list[object] = []
+    shown = SimpleNamespace(start=lambda *_: advanced.clear(), advance=advanced.append, done=advanced.append)
     with LocalEngine(1, cast(Any, shown), inline_bytes=0) as passes:
         passes.run(Job("test", "pass", [4_000]), [4_000], _read_slowly)
-    assert len(shown.advanced) > 2
-    assert (sum(shown.advanced[:-1]), shown.advanced[-1]) == (4_000, -1)
-
-
-def test_an_error_of_a_task_reaches_the_driver_as_it_is() -> None:
-    with LocalEngine(1, inline_bytes=0) as passes, pytest.raises(ZeroDivisionError):
-        passes.run(Job("test"), [0], partial(divmod, 1))
-
-
-def test_a_small_job_starts_no_worker() -> None:
-    with LocalEngine(1) as passes:
-        assert passes.run(Job("test", task_bytes=[1]), [0], _pid) == [os.getpid()]
+    assert len(advanced) > 2
+    assert (sum(cast(list[int], advanced[:-1])), advanced[-1]) == (4_000, "pass")
 
 
 def test_a_job_that_takes_long_runs_in_workers() -> None:
@@ -404,7 +378,7 @@ def test_modules_in_the_working_directory_are_not_run(tmp_path: Path) -> None:
         "    with LocalEngine(1, inline_bytes=0) as passes:\n"
         "        assert passes.run(Job('test'), [0], _pid) != [os.getpid()]\n"
     )
-    done = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = started([sys.executable, program], cwd=tmp_path)
     if sys.version_info >= (3, 11):
         assert done.returncode == 0, done.stderr
     assert not (tmp_path / "run").exists()
@@ -456,3 +430,136 @@ def _no_descriptor_is_left() -> Iterator[None]:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     yield
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+# how many there are
+
+CPUS = 64
+V2 = "30 24 0:27 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+V1 = (
+    "33 25 0:30 {top} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+    "35 25 0:31 {top} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+)
+GIB = 1 << 30
+UNLIMITED = "9223372036854771712"
+
+
+def machine(root: Path, group: str, mounts: str, files: Mapping[str, object]) -> Path:
+    """A directory with the files under ``proc`` and ``sys`` of a process in ``group``."""
+    own = root / "proc/self"
+    own.mkdir(parents=True)
+    (own / "cgroup").write_text(group)
+    (own / "mountinfo").write_text(mounts)
+    for name, content in files.items():
+        path = root / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{content}\n")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("group", "mounts", "files", "cores"),
+    [
+        ("", "", {}, CPUS),
+        ("0::/\n", V2, {}, CPUS),
+        ("0::/\n", V2, {"cpu.max": "max 100000", "memory.max": "max"}, CPUS),
+        ("0::/\n", V2, {"cpu.max": "200000 100000"}, 2),
+        # a started core
+        ("0::/\n", V2, {"cpu.max": "150000 100000"}, 2),
+        ("0::/\n", V2, {"cpu.max": "20000 100000"}, 1),
+        # 4 GiB: one part for the driver
+        ("0::/\n", V2, {"cpu.max": "max 100000", "memory.max": 4 * GIB}, 7),
+        ("0::/\n", V2, {"memory.max": WORKER_BYTES // 2}, 1),
+        # the least of all levels counts
+        ("0::/a/b\n", V2, {"a/b/memory.max": 8 * GIB, "a/memory.max": 2 * GIB, "memory.max": "max"}, 3),
+        ("0::/a/b\n", V2, {"a/b/cpu.max": "max 100000", "a/cpu.max": "300000 100000"}, 3),
+        # a group that is not visible here
+        ("0::/../../other\n", V2, {"cpu.max": "500000 100000"}, 5),
+        (
+            "4:memory:/\n3:cpu,cpuacct:/\n", V1.format(top="/"),
+            {"memory/memory.limit_in_bytes": UNLIMITED, "cpu,cpuacct/cpu.cfs_quota_us": -1}, CPUS,
+        ),
+        (
+            "4:memory:/\n3:cpu,cpuacct:/\n", V1.format(top="/"),
+            {"cpu,cpuacct/cpu.cfs_quota_us": 400_000, "cpu,cpuacct/cpu.cfs_period_us": 100_000}, 4,
+        ),
+        (
+            "4:memory:/a/b\n", V1.format(top="/"),
+            {"memory/a/b/memory.limit_in_bytes": UNLIMITED, "memory/a/memory.limit_in_bytes": GIB}, 1,
+        ),
+        # a container without a namespace of cgroups: the name is that on the host, the mount begins with it
+        ("4:memory:/docker/1f\n", V1.format(top="/docker/1f"), {"memory/memory.limit_in_bytes": 3 * GIB}, 5),
+        # both versions, as systemd mounts them
+        ("4:memory:/s\n0::/s\n", V1.format(top="/") + V2.replace("/sys/fs/cgroup", "/sys/fs/cgroup/unified"),
+         {"memory/s/memory.limit_in_bytes": 2 * GIB, "unified/s/cgroup.procs": 1}, 3),
+    ],
+)  # fmt: skip
+def test_workers_fit_their_container(
+    group: str, mounts: str, files: Mapping[str, object], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(CPUS)), raising=False)
+    assert usable_cores(machine(tmp_path, group, mounts, files)) == cores
+
+
+@pytest.mark.parametrize(
+    ("group", "mounts", "files", "kills"),
+    [
+        ("0::/a\n", V2, {"a/memory.events": "low 0\noom 3\noom_kill 2\noom_group_kill 0", "memory.events": "oom_kill 9"}, 2),
+        ("4:memory:/\n", V1.format(top="/"), {"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 5"}, 5),
+        ("", "", {}, 0),
+    ],
+)
+def test_processes_killed_for_memory_are_counted(
+    group: str, mounts: str, files: Mapping[str, object], kills: int, tmp_path: Path
+) -> None:
+    assert oom_kills(machine(tmp_path, group, mounts, files)) == kills
+
+
+def test_this_machine_has_limits() -> None:
+    assert 1 <= usable_cores() <= len(os.sched_getaffinity(0))
+    assert oom_kills() >= 0
+
+
+@pytest.mark.parametrize(("given", "cores"), [(None, CPUS), (3, 3), (1000, CPUS)])
+def test_a_caller_may_lower_the_number_of_workers(given: int | None, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "usable_cores", lambda: CPUS)
+    assert choose(LOCAL, "count", cores=given).passes()().cores == cores
+
+
+@pytest.mark.parametrize(
+    ("engine", "cores", "text"),
+    [
+        (LOCAL, 0, "0 is not a number"),
+        (AUTO, -1, "-1 is not a number"),
+        (AUTO, True, "True is not"),
+        (SPARK, 2, "engine is spark"),
+    ],
+)
+def test_a_number_of_workers_that_cannot_be_is_refused(engine: str, cores: int, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        choose(engine, "count", cores=cores)
+
+
+# another engine
+
+
+def _files(log_dir: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(log_dir)): path.read_bytes() for path in log_dir.rglob("0*.*") if path.is_file()}
+
+
+def test_the_engine_of_the_page_does_what_the_others_do(tmp_path: Path, large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs/how-to-add.md").read_text()
+    section = page[page.index("## An engine") :]
+    (code,) = re.findall(r"```python\n(.*?)```", section[: section.index("\n## ", 1)], re.DOTALL)
+    (tmp_path / "thread_engine.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    engine = importlib.import_module("thread_engine").ThreadEngine
+    log_dir = unpack_sample(tmp_path)
+    replace_log(log_dir, "customers", large / "orders-0")
+    rules: dict[str, Any] = {"include_active": True, "as_of": 1_798_761_600_000}
+    compaction.compact(log_dir, output_dir=tmp_path / "local", engine=LOCAL, **rules)
+    counted = compaction.count(log_dir, engine=LOCAL).to_dict()
+    monkeypatch.setitem(engine_choice._ENGINES, LOCAL, lambda choice: engine())
+    compaction.compact(log_dir, output_dir=tmp_path / "threads", engine=LOCAL, **rules)
+    assert _files(tmp_path / "threads") == _files(tmp_path / "local") != {}
+    assert compaction.count(log_dir, engine=LOCAL).to_dict()["topics"] == counted["topics"]
