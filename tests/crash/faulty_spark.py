@@ -17,10 +17,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from unittest.mock import patch
 
 import psutil
 
@@ -109,11 +110,8 @@ def _stop_half_way(clean: Clean) -> Any:
         written(self, [bytes(chunk)[: len(chunk) // 2] for chunk in chunks])
         raise Interrupted("half of it is written")
 
-    LocalOutput.write = half  # type: ignore[method-assign]
-    try:
+    with patch.object(LocalOutput, "write", half):
         return clean()
-    finally:
-        LocalOutput.write = written  # type: ignore[method-assign]
 
 
 def _stop_when_done(clean: Clean) -> Any:
@@ -214,12 +212,8 @@ def _reads() -> Iterator[None]:
                 raise OSError(errno.EIO, "Input/output error")
         return real(self, path, start, end, **options)
 
-    if marked(_FAILS):
-        LocalFileSystem.open = opened  # type: ignore[method-assign]
-    try:
+    with patch.object(LocalFileSystem, "open", opened) if marked(_FAILS) else nullcontext():
         yield
-    finally:
-        LocalFileSystem.open = real  # type: ignore[method-assign]
 
 
 def _scan(kills: bool, scan: Callable[..., Iterable[Any]], *inputs: Any) -> Iterator[Any]:

@@ -109,11 +109,12 @@ def run(
     events: Mapping[str, Callable[[], None]] = MappingProxyType({}),
     files: DiskFileSystem | None = None,
     sizes: Sizes | None = None,
+    engine: Callable[[], Any] | None = None,
 ) -> Ended:
-    """``jobs/compact.py`` without Spark; all file access is through ``files``."""
+    """``jobs/compact.py`` without Spark, unless ``engine`` is one on it; all file access is through ``files``."""
 
     def carried_out(_: EngineChoice, request: CompactionRequest) -> RunReport:
-        return clean_logs(partial(Disturbed, events), request, files, sizes)
+        return clean_logs(engine or partial(Disturbed, events), request, files, sizes)
 
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):

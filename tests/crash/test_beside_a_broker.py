@@ -4,7 +4,6 @@ snapshots (a sample of ``tests.crash.snapshots``)."""
 from __future__ import annotations
 
 import gc
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -111,15 +110,6 @@ def test_a_broker_does_not_start_while_the_job_runs(log_dir: Path) -> None:
     assert len(errors) == 1
     assert "lock" in errors[0].lower()
     gc.collect()
-
-
-def test_a_second_job_reports_the_holder_of_the_lock(log_dir: Path) -> None:
-    with lock_directory(str(log_dir)):
-        ended = run(log_dir, *OPTIONS)
-    assert ended.code == 2
-    who = f"process {os.getpid()} (this process) holds .lock"
-    assert ended.err.startswith(f"error: {log_dir}: log directory is in use: {who}; stop the broker")
-    assert ended.err.count("\n") == 1
 
 
 def test_the_job_refuses_the_directory_of_a_running_broker(log_dir: Path) -> None:

@@ -21,8 +21,8 @@ from compaction.names import LOCK
 from tests.crash.kill import family
 from tests.golden import unpack_sample
 from tests.object_store.fixtures import S3Bucket, published
+from tests.processes import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 REST = "the next run completes or undoes the changes of this one"
 INTERRUPTED = 130, [f"error: interrupted; {REST}"]
 #: the exit code and the line of a command that a signal ends
@@ -92,11 +92,16 @@ def end(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
     return code, [line for line in lines if not (submitted and TRACE.fullmatch(line))]
 
 
-def interrupt(process: subprocess.Popen[str], *, when: Callable[[], object]) -> None:
-    """Sends Ctrl-C once ``when`` holds, and checks what the command prints and how it ends."""
+def ended_by(
+    process: subprocess.Popen[str],
+    when: Callable[[], object],
+    number: signal.Signals = signal.SIGINT,
+    send: Callable[[int, int], None] = os.killpg,
+) -> tuple[int, list[str]]:
+    """Sends a signal once ``when`` holds; see ``end``."""
     wait_until(process, when)
-    os.killpg(process.pid, signal.SIGINT)
-    assert end(process) == INTERRUPTED
+    send(process.pid, number)
+    return end(process)
 
 
 def cleaned(*options: object) -> None:
@@ -125,11 +130,9 @@ def test_a_run_in_place_ends_with_one_line_and_the_next_one_does_its_work(
 ) -> None:
     before = segments(logs)
     with started("--log-dir", logs, *SLOWLY, submit=submit) as process:
-        wait_until(process, lambda: list(logs.rglob("*.clean*")))
         began = time.monotonic()
-        send(process.pid, number)
-        assert end(process) == ENDS[number]
-        assert number == signal.SIGINT or time.monotonic() - began < 30
+        assert ended_by(process, lambda: list(logs.rglob("*.clean*")), number, send) == ENDS[number]
+        assert number == signal.SIGINT or time.monotonic() - began < 60
     assert segments(logs) == before
     if submit:
         return
@@ -142,7 +145,7 @@ def test_a_run_in_place_ends_with_one_line_and_the_next_one_does_its_work(
 def test_a_copy_leaves_nothing(logs: Path, tmp_path: Path) -> None:
     target = tmp_path / "out"
     with started("--log-dir", logs, "--output-dir", target, *SLOWLY) as process:
-        interrupt(process, when=lambda: list(tmp_path.glob(".out.*/**/*.clean*")))
+        assert ended_by(process, lambda: list(tmp_path.glob(".out.*/**/*.clean*"))) == INTERRUPTED
     assert sorted(path.name for path in tmp_path.iterdir()) == [logs.name]
 
 
@@ -153,7 +156,7 @@ def test_an_interrupted_output_in_a_store_stays_unfinished_until_the_next_run_re
 ) -> None:
     target = bucket.address("out")
     with bucket.holding(".clean") as held, started("--log-dir", logs, "--output-dir", target, submit=submit) as process:
-        interrupt(process, when=held)
+        assert ended_by(process, held) == INTERRUPTED
     # an upload of a task that was killed arrives late
     bucket.put(f"out/orders-0/{0:020d}.log.clean.late", b"late")
     assert MARKER in bucket.tree("out")
@@ -187,7 +190,5 @@ STARTING: Mapping[str, Callable[[subprocess.Popen[str], Path], bool]] = {
 def test_an_interrupt_while_a_command_starts_is_one_line_too(logs: Path, point: str) -> None:
     before = segments(logs)
     with started("--log-dir", logs, *SLOWLY, "--engine", "spark") as process:
-        wait_until(process, lambda: STARTING[point](process, logs))
-        os.killpg(process.pid, signal.SIGINT)
-        assert end(process) in (INTERRUPTED, (130, ["error: interrupted"]))
+        assert ended_by(process, lambda: STARTING[point](process, logs)) in (INTERRUPTED, (130, ["error: interrupted"]))
     assert segments(logs) == before

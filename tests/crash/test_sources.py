@@ -13,10 +13,12 @@ import pytest
 from compaction.errors import StorageError
 from compaction.files.filesystem import File
 from compaction.files.local import LocalFileSystem
-from compaction.names import CLEAN_SHUTDOWN
+from compaction.files.segment_file import Block
+from compaction.passes import scan
+from compaction.passes.decoder import check_offsets
 from compaction.run.sizing import Sizes
-from tests.crash.surroundings import only_the_subject_failed, run
-from tests.damage.harm import reseal
+from tests.crash.surroundings import cleaned_topics, only_the_subject_failed, run
+from tests.damage.harm import flipped, reseal
 from tests.damage.valid_logs import look_at, valid_log, write_log
 from tests.disk import Operation, WatchedFileSystem
 from tests.kafka.encode import Batch, Record
@@ -135,7 +137,7 @@ HARMS: dict[str, Callable[[bytes], bytes]] = {
     "halved": lambda data: data[: len(data) // 2],
     "emptied": lambda data: b"",
     "zeroed": lambda data: bytes(len(data)),
-    "one bit turned": lambda data: data[: (at := len(data) * 2 // 3)] + bytes([data[at] ^ 0x04]) + data[at + 1 :],
+    "one bit turned": lambda data: flipped(data, len(data) * 2 // 3, 2),
 }
 
 
@@ -206,36 +208,6 @@ def test_a_bit_flipped_between_the_passes_gets_no_new_checksum_that_hides_it(tmp
     assert failed
 
 
-def damage(path: Path) -> None:
-    """Flip one bit of a value; size and mtime are unchanged."""
-    stat, data = path.stat(), path.read_bytes()
-    at = data.rindex(b"value-")
-    path.write_bytes(data[:at] + b"w" + data[at + 1 :])
-    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-
-
-@pytest.mark.parametrize("number", [2, 0], ids=["active segment", "segment of a skipped log"])
-def test_damage_fails_its_log_instead_of_being_copied(log_dir: Path, number: int) -> None:
-    if number == 2:
-        (log_dir / CLEAN_SHUTDOWN).touch()
-    else:
-        assert run(log_dir).code == 0
-    damage(log_dir / "subject-0" / VALID.log(number))
-    before, (options, results) = look_at(log_dir / "subject-0"), call(log_dir, "to a copy")
-    only_the_subject_failed(run(log_dir, *options), log_dir, before, "CRC", results)
-
-
-def test_a_last_batch_that_a_killed_broker_has_not_finished_is_left_out_with_a_warning(
-    log_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    damage(log_dir / "subject-0" / VALID.log(2))
-    ended = run(log_dir, "--output-dir", tmp_path / "out")
-    assert ended.code == 0
-    assert "after the last complete batch, as a broker does without a clean shutdown: batch fails its CRC" in caplog.text
-    copy, source = ((path / "subject-0" / VALID.log(2)).read_bytes() for path in (tmp_path / "out", log_dir))
-    assert source.startswith(copy) and len(copy) < len(source)
-
-
 def test_a_bad_sector_in_the_metadata_log_is_an_error_of_its_directorys_logs(log_dir: Path, tmp_path: Path) -> None:
     write_log(tmp_path / "other/elsewhere-0", VALID.files)
     batch = Batch([Record(0, BUILT_MS, b"k", b"v")]).encode()
@@ -254,3 +226,24 @@ def test_a_bad_sector_in_the_metadata_log_is_an_error_of_its_directorys_logs(log
     assert "Input/output error" in line and " and 1 more: " in line
     assert re.search(r"\nelsewhere-0 .* cleaned\n", ended.out)
     assert look_at(log_dir / "subject-0") == before
+
+
+def test_huge_snapshots_and_indexes_are_rebuilt(log_dir: Path) -> None:
+    for suffix in (".snapshot", ".txnindex"):
+        with (log_dir / "subject-0" / VALID.log(1)).with_suffix(suffix).open("wb") as file:
+            file.truncate(1 << 40)
+    assert (run(log_dir).code, cleaned_topics(log_dir)) == (0, {"aside", "subject"})
+
+
+def test_an_unexpected_exception_is_one_logs_failure(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect of the program that affects one log does not stop the others."""
+
+    def defect(block: Block, floor: int, end_offset: int) -> int:
+        if "subject" in block.path:
+            raise IndexError("index 7 is out of bounds")
+        return check_offsets(block, floor, end_offset)
+
+    before = look_at(log_dir / "subject-0")
+    monkeypatch.setattr(scan, "check_offsets", defect)
+    what = r" at byte 0: unforeseen failure \(IndexError: index 7 is out of bounds\); nothing was changed$"
+    only_the_subject_failed(run(log_dir), log_dir, before, VALID.log(0) + what, log_dir)

@@ -6,37 +6,25 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tests.damage.harm import flipped
 from tests.oracle.records import decode
 
 
-def _zeros(path: Path) -> None:
-    data = path.read_bytes()
-    path.write_bytes(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
+def _swapped(data: bytes, path: Path) -> bytes:
+    """Another file of its kind."""
+    others = (other.read_bytes() for other in sorted(path.parent.glob(f"*{path.suffix}")))
+    return next((other for other in others if other != data), b"")
 
 
-def _bit(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) * 2 // 3] ^= 16
-    path.write_bytes(bytes(data))
-
-
-def _shorter(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-7])
-
-
-def _longer(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + bytes(24))
-
-
-def _swapped(path: Path) -> None:
-    """By another file of its kind."""
-    others = [other for other in path.parent.glob(f"*{path.suffix}") if other.read_bytes() != path.read_bytes()]
-    path.write_bytes(others[0].read_bytes() if others else b"")
-
-
-DAMAGES: Mapping[str, Callable[[Path], None]] = {
-    "zeros": _zeros, "bit": _bit, "shorter": _shorter, "longer": _longer, "swapped": _swapped, "missing": Path.unlink
-}  # fmt: skip
+#: what a file with these bytes has then; ``None``: it is gone
+DAMAGES: Mapping[str, Callable[[bytes, Path], bytes | None]] = {
+    "zeros": lambda data, _: data[: len(data) // 2] + bytes(len(data) - len(data) // 2),
+    "bit": lambda data, _: flipped(data, len(data) * 2 // 3),
+    "shorter": lambda data, _: data[:-7],
+    "longer": lambda data, _: data + bytes(24),
+    "swapped": _swapped,
+    "missing": lambda *_: None,
+}
 
 
 def damage(path: Path, how: str) -> bool:
@@ -44,10 +32,13 @@ def damage(path: Path, how: str) -> bool:
     before, stat = path.read_bytes(), path.stat()
     if not before and how not in ("longer", "missing"):
         return False
-    DAMAGES[how](path)
-    if path.exists():
+    after = DAMAGES[how](before, path)
+    if after is None:
+        path.unlink()
+    else:
+        path.write_bytes(after)
         os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    return not path.exists() or path.read_bytes() != before
+    return after != before
 
 
 def record_count(log_dir: Path) -> int:

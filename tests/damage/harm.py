@@ -49,6 +49,11 @@ def reseal(data: bytes) -> bytes:
     return bytes(out)
 
 
+def flipped(data: bytes, at: int, bit: int = 4) -> bytes:
+    """The bytes with another bit in the byte at ``at``."""
+    return data[:at] + bytes([data[at] ^ (1 << bit)]) + data[at + 1 :]
+
+
 @st.composite
 def harmed(draw: Draw, data: bytes) -> bytes:
     """``data`` (batches back to back) with one to three kinds of damage, resealed or not."""
@@ -72,17 +77,7 @@ def _at(draw: Draw, data: bytes) -> int:
 
 
 def _flip(draw: Draw, data: bytes) -> bytes:
-    if not data:
-        return data
-    at = _at(draw, data)
-    return data[:at] + bytes([data[at] ^ (1 << draw(st.integers(0, 7)))]) + data[at + 1 :]
-
-
-def _set_byte(draw: Draw, data: bytes) -> bytes:
-    if not data:
-        return data
-    at = _at(draw, data)
-    return data[:at] + bytes([draw(st.integers(0, 255))]) + data[at + 1 :]
+    return flipped(data, _at(draw, data), draw(st.integers(0, 7))) if data else data
 
 
 def _truncate(draw: Draw, data: bytes) -> bytes:
@@ -97,6 +92,7 @@ def _overwrite(draw: Draw, data: bytes) -> bytes:
 
 
 def _garble(draw: Draw, data: bytes) -> bytes:
+    """Random bytes, of which one may be all."""
     at, size = _at(draw, data), draw(st.integers(1, 40))
     noise = draw(st.integers(0, 2 ** (8 * size) - 1)).to_bytes(size, "big")
     return (data[:at] + noise + data[at + size :])[: len(data)]
@@ -184,5 +180,5 @@ def _within(draw: Draw, data: bytes) -> bytes:
 
 
 Way = Callable[[Draw, bytes], bytes]
-_PLAIN_WAYS: tuple[Way, ...] = (_flip, _set_byte, _truncate, _overwrite, _garble, _remove, _insert)
+_PLAIN_WAYS: tuple[Way, ...] = (_flip, _truncate, _overwrite, _garble, _remove, _insert)
 WAYS: tuple[Way, ...] = (*_PLAIN_WAYS, _swap, _repeat, _field, _field, _field, _within, _within, _within)

@@ -1,16 +1,19 @@
-"""One kind of damage at many positions: truncated at every third byte, a flipped bit in every third byte of a batch; for the
-whole job. The tests of the kernels change every byte of a batch."""
+"""Damaged bytes fail their log alone: a sample of ``tests.damage.fuzz``, with bounds checking on, and one kind of damage at
+many positions, for the whole job. The tests of the kernels change every byte of a batch."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from compaction.names import LOG
 from compaction.report import LogStatus
+from tests.conftest import ROOT
 from tests.damage.fuzz import JobTarget
-from tests.damage.harm import batches_of
+from tests.damage.harm import batches_of, flipped
 from tests.damage.valid_logs import ValidLog, valid_log
 
 #: what a batch's checksum does not cover: base offset (a larger one up to the next batch), and leader epoch
@@ -60,7 +63,7 @@ def test_a_flipped_bit_under_a_checksum_fails_the_log(job: JobTarget, kind: str)
     start, end = batches_of(data)[1]
     for at in range(start, end, _STEP):
         if at - start not in _UNCOVERED[data[start + 16]]:
-            status = job(_with(log, name, data[:at] + bytes([data[at] ^ (1 << (at % 8))]) + data[at + 1 :]))
+            status = job(_with(log, name, flipped(data, at, at % 8)))
             assert status is LogStatus.FAILED, at - start
 
 
@@ -101,3 +104,12 @@ def test_damaged_indexes_and_snapshots_do_not_fail_the_log(job: JobTarget) -> No
                 assert job(_with(log, name, damaged)) is LogStatus.CLEANED, (name, damaged)
             without = {other: content for other, content in log.files.items() if other != name}
             assert job(without) is LogStatus.CLEANED, name
+
+
+@pytest.mark.parametrize(("inputs", "seed"), [(600, 7), pytest.param(1000, 2, marks=pytest.mark.slow)])
+def test_damaged_bytes_are_read_or_raise_the_packages_errors(inputs: int, seed: int) -> None:
+    """No reader, kernel or pass leaves its arrays, raises an unexpected error, or changes a log that it cannot read."""
+    command = [sys.executable, "-m", "tests.damage.fuzz", "--inputs", str(inputs), "--seed", str(seed)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=3600, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.endswith(f"{inputs} damaged inputs, nothing found\n"), done.stdout

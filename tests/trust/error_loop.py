@@ -9,15 +9,12 @@ without ``--all`` it is a fixed sample.
 
 from __future__ import annotations
 
-import argparse
 import enum
 import errno
 import os
 import random
 import sys
-import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import NamedTuple, TypeVar
@@ -25,6 +22,7 @@ from typing import NamedTuple, TypeVar
 from compaction.files.filesystem import storage_errors
 from tests.disk import CHANGES, GROWS, FaultyFileSystem, Operation, Stopped, WatchedFileSystem
 from tests.trust.checks import after_broker, after_next_run, after_run
+from tests.trust.command import look_at_all, parser_of
 from tests.trust.scenes import KINDS, Ended, Kind, operations
 
 T = TypeVar("T")
@@ -111,15 +109,13 @@ class Search:
 
     def __init__(self, kind: Kind, losses: int = 0) -> None:
         self.kind, self._losses = kind, losses
-        self.runs, self.states = 0, 0
-        self.ends: Counter[str] = Counter()
+        self.states = 0
         self._seen: set[frozenset[tuple[str, str, bytes]]] = set()
 
     def look(self, fault: Fault) -> Iterator[str]:
         """Try one fault, then the same fault with a kill after it; the violations, and how to reproduce them."""
         operations, disk, ended = self._run(fault)
         tried = f"{self.kind.name}: {fault} {operations[fault.at] if fault.at < len(operations) else '-'}"
-        self.ends[f"exit code {ended.code}" if ended is not None else "killed"] += 1
         states = list(self._states(fault, disk))
         if ended is not None:
             for problem in (*([ended.reason] if ended.code < 0 else []), *after_run(self.kind, ended, disk)):
@@ -136,7 +132,6 @@ class Search:
         return list(self._states(fault, self._run(fault)[1]))
 
     def _run(self, fault: Fault) -> tuple[list[Operation], FaultyFileSystem, Ended | None]:
-        self.runs += 1
         disk = self.kind.start()
         fs = FailingFileSystem(disk, fault)
         try:
@@ -179,27 +174,16 @@ def sample(every: list[Fault], count: int) -> list[Fault]:
     return chosen
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> int:
+    parser = parser_of(__doc__)
     parser.add_argument("--all", action="store_true", help="every operation in every mode")
     parser.add_argument("--per-kind", type=int, default=100, help="faults of each kind of run, without --all")
-    parser.add_argument("--kind", action="append", help="the kinds of runs whose names begin so; all if not given")
-    options = parser.parse_args(arguments)
-    findings = 0
-    for kind in KINDS:
-        if options.kind and not kind.name.startswith(tuple(options.kind)):
-            continue
-        search, started = Search(kind), time.monotonic()
-        for fault in faults(kind) if options.all else sample(faults(kind), options.per_kind):
-            for finding in search.look(fault):
-                findings += 1
-                print(finding, flush=True)
-        ends = ", ".join(f"{count} {how}" for how, count in sorted(search.ends.items()))
-        seconds = time.monotonic() - started
-        print(f"{kind.name}: {search.runs} runs ({ends}), {search.states} states, {seconds:.0f} s", flush=True)
-    print(f"{findings} violations")
-    return 1 if findings else 0
+    parser.add_argument("--kind", default="", help="the kinds of runs whose names begin so")
+    options = parser.parse_args()
+    kinds = [kind for kind in KINDS if kind.name.startswith(options.kind)]
+    each = [(kind, faults(kind) if options.all else sample(faults(kind), options.per_kind)) for kind in kinds]
+    cases = ((kind, fault) for kind, some in each for fault in some)
+    return look_at_all(cases, lambda case: ([f"{case[0].name}: {case[1].mode.text}"], look(case)))
 
 
 if __name__ == "__main__":

@@ -19,13 +19,11 @@ A seed chooses the kind of run, the fault ("lie"), and the operation at or after
 
 from __future__ import annotations
 
-import argparse
 import enum
 import random
 import re
 import sys
 import traceback
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -41,6 +39,7 @@ from tests.disk import FaultyFileSystem, Operation, WatchedFileSystem
 from tests.log.broker_model import start_broker
 from tests.log.logs import iter_batches
 from tests.trust.checks import Tree, below, difference, tree, undisturbed
+from tests.trust.command import look_at_all, parser_of_seeds, seeds_of
 from tests.trust.scenes import KINDS, LOG_DIR, Ended, Kind, log_path, operations
 
 T = TypeVar("T")
@@ -405,26 +404,12 @@ def _put(disk: FaultyFileSystem, path: str, data: bytes | None) -> None:
     file.safe = data if file.synced else file.safe
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=1, help="of the first run; each further run takes the next one")
-    parser.add_argument("--verbose", action="store_true", help="print each run")
-    options = parser.parse_args(arguments)
-    counts: Counter[tuple[Lie, Outcome]] = Counter()
-    for seed in range(options.seed, options.seed + options.runs):
-        result = run_seed(seed)
-        counts[result.lie, result.outcome] += 1
-        if options.verbose or result.outcome is Outcome.VIOLATION:
-            print(result, flush=True)
-    print(f"{'':45}" + "".join(f"{outcome.value:>29}" for outcome in Outcome))
-    for lie in Lie:
-        print(f"{lie.text:45}" + "".join(f"{counts[lie, outcome]:29}" for outcome in Outcome))
-    violations = sum(count for (_, outcome), count in counts.items() if outcome is Outcome.VIOLATION)
-    print(f"{options.runs} runs, {violations} violations")
-    return 1 if violations else 0
+def look(seed: int) -> tuple[list[str], list[str]]:
+    """The outcome by lie, and the violation."""
+    result = run_seed(seed)
+    violations = [str(result)] if result.outcome is Outcome.VIOLATION else []
+    return [f"{result.lie.text}: {result.outcome.value}"], violations
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(look_at_all(seeds_of(parser_of_seeds(__doc__, 5000).parse_args()), look))

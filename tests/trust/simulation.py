@@ -24,19 +24,17 @@ are renamed to ``.deleted``.
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import random
+import sys
 import threading
-import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from compaction.config.request import CompactionRequest
@@ -71,6 +69,7 @@ from tests.local_job import request_for
 from tests.local_passes import LocalPasses
 from tests.log.broker_model import start_broker
 from tests.log.logs import NOW_MS, TOPIC, Built, build, iter_batches, marker
+from tests.trust.command import look_at_all, parser_of_seeds, seeds_of
 from tests.trust.turns import Actor, ActorFiles, Killed, LockTable, Schedule
 
 LOG_DIR = "/simulated/logs"
@@ -78,6 +77,7 @@ PATH = f"{LOG_DIR}/{TOPIC}"
 KEYS = 6
 SEGMENT_OFFSETS = 100
 PRODUCER = 7
+IN_TRANSACTION = {"producer_id": PRODUCER, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
 WORKING, ADVISORY, LOST, UNGUARDED = "working", "advisory", "lost", "unguarded"
 MODES = (WORKING, ADVISORY, LOST)
 JOBS = ("first", "second", "third")
@@ -114,13 +114,11 @@ class History:
         return {offset: self.records[offset] for offset in last.values()}
 
 
-def batch(history: History, offset: int, key: int, *, transactional: bool = False) -> bytes:
+def batch(history: History, offset: int, key: int, **header: Any) -> bytes:
     """Append one record as a batch and acknowledge it."""
     record = Record(offset, NOW_MS + offset, b"key-%d" % key, b"value-%d" % offset)
     history.records[offset] = (b"key-%d" % key, record.value)
-    if transactional:
-        return Batch([record], producer_id=PRODUCER, producer_epoch=0, base_sequence=0, transactional=True).encode()
-    return Batch([record]).encode()
+    return Batch([record], **header).encode()
 
 
 @cache
@@ -136,7 +134,7 @@ def _layout(number: int) -> tuple[tuple[Built, ...], dict[int, tuple[bytes, byte
             batches.append(batch(history, offset, chance.randrange(KEYS)))
         if index == with_transaction:
             offset = base + 70
-            batches.append(batch(history, offset, chance.randrange(KEYS), transactional=True))
+            batches.append(batch(history, offset, chance.randrange(KEYS), **IN_TRANSACTION))
             batches.append(marker(offset + 5, PRODUCER, commit=False))
             batches.append(batch(history, offset + 10, chance.randrange(KEYS)))
             txns.append(AbortedTxn(PRODUCER, offset, offset + 5, offset + 6))
@@ -311,11 +309,6 @@ def identity_of(name: str) -> Identity:
     return Identity(name, f"host-of-{name}", "boot", "namespace", 1, "0")
 
 
-def claim_of(name: str) -> bytes:
-    """The content of an actor's claim."""
-    return json.dumps(asdict(identity_of(name))).encode()
-
-
 class Verdict(NamedTuple):
     """The result of a run: each actor's outcome, and the violations."""
 
@@ -337,7 +330,7 @@ class World:
         self.history = put_log(self.disk, self.scenario.layout)
         self.everybody: list[Actor] = []
         if self.scenario.left_claim:
-            self.disk.write_file(f"{LOG_DIR}/.compaction-run.00000001", claim_of("long ago"))
+            self.disk.write_file(f"{LOG_DIR}/.compaction-run.00000001", json.dumps(asdict(identity_of("long ago"))).encode())
 
     def play(self) -> Verdict:
         """Play the scenario and the undisturbed end; returns the violations."""
@@ -376,6 +369,9 @@ class World:
         return made
 
     def _files(self, schedule: Schedule, actor: Actor) -> ActorFiles:
+        """The disk of an actor that enters."""
+        schedule.actors.append(actor)
+        self.everybody.append(actor)
         domain: object = actor.name
         if self.scenario.mode == WORKING:
             domain = "everybody"
@@ -385,12 +381,7 @@ class World:
 
     def _add(self, schedule: Schedule, actor: Actor, *, copy: bool = False) -> None:
         files = self._files(schedule, actor)
-
-        def work() -> RunReport:
-            return clean_logs(LocalPasses, _request(self.scenario, files, copy=copy), files)
-
-        actor.work = work
-        self._enter(schedule, actor)
+        actor.work = lambda: clean_logs(LocalPasses, _request(self.scenario, files, copy=copy), files)
 
     def _add_broker(self, schedule: Schedule, actor: Actor, habits: Habits) -> None:
         files = self._files(schedule, actor)
@@ -405,11 +396,6 @@ class World:
             return "served"
 
         actor.work = live
-        self._enter(schedule, actor)
-
-    def _enter(self, schedule: Schedule, actor: Actor) -> None:
-        schedule.actors.append(actor)
-        self.everybody.append(actor)
 
     def _crashes(self, schedule: Schedule) -> Iterator[str]:
         for actor in schedule.actors:
@@ -501,30 +487,21 @@ def _request(scenario: Scenario, fs: FileSystem, *, copy: bool) -> CompactionReq
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=1)
+    parser = parser_of_seeds((__doc__ or "").split("\n", 1)[0], 1000)
     parser.add_argument("--mode", choices=(*MODES, UNGUARDED))
-    parser.add_argument("--trace", action="store_true", help="print every operation of a run that fails")
     options = parser.parse_args()
     logging.disable(logging.WARNING)
-    started, tally, bad = time.monotonic(), Counter[str](), 0
-    for seed in range(options.seed, options.seed + options.runs):
+
+    def look(seed: int) -> tuple[list[str], list[str]]:
         scenario = Scenario.draw(seed, options.mode)
-        world = World(scenario, trace=options.trace)
-        verdict = world.play()
-        tally[f"{scenario.mode}: runs"] += 1
-        tally.update(f"{scenario.mode}: {name} {outcome}" for name, outcome in verdict.outcomes)
-        if verdict.problems:
-            bad += 1
-            tally[f"{scenario.mode}: WRONG"] += 1
-            if scenario.mode != UNGUARDED:
-                print(json.dumps({"seed": seed, "mode": scenario.mode, **verdict._asdict()}))
-    for name, count in sorted(tally.items()):
-        print(f"{count:8}  {name}")
-    print(f"{options.runs} runs, {bad} wrong, {time.monotonic() - started:.0f} s")
-    return int(bad > 0 and options.mode != UNGUARDED)
+        verdict = World(scenario).play()
+        outcomes = ["runs", *(f"{name} {outcome}" for name, outcome in verdict.outcomes), *["WRONG"] * bool(verdict.problems)]
+        # without a guarantee they are only counted
+        guaranteed = verdict.problems if scenario.mode != UNGUARDED else ()
+        return [f"{scenario.mode}: {each}" for each in outcomes], [f"seed {seed}: {each}" for each in guaranteed]
+
+    return look_at_all(seeds_of(options), look)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

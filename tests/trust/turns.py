@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from compaction.errors import LockedError
@@ -117,13 +118,14 @@ class Actor:
         self.name, self.starts_at, self.killed_at = name, starts_at, killed_at
         self.work: Callable[[], Any] = lambda: None
         self.steps = 0
-        self.over = False
-        self.killed = False
-        self.ended = False
-        self.uninterrupted = False
+        self.killed = self.ended = self.uninterrupted = False
         self.outcome: Any = None
         self.error: BaseException | None = None
         self.gate = threading.Semaphore(0)
+
+    @property
+    def over(self) -> bool:
+        return self.killed or self.ended
 
 
 class Schedule:
@@ -140,13 +142,9 @@ class Schedule:
         self.trace: list[str] | None = None
         self._done = threading.Semaphore(0)
 
-    def turn_of(self, actor: Actor) -> Callable[[str, str], None]:
+    def turn_of(self, actor: Actor) -> Turn:
         """Called by an actor before each operation."""
-
-        def turn(operation: str, path: str) -> None:
-            self._turn(actor, operation, path)
-
-        return turn
+        return partial(self._turn, actor)
 
     @contextmanager
     def uninterrupted(self, actor: Actor) -> Iterator[None]:
@@ -180,7 +178,7 @@ class Schedule:
         if self.trace is not None:
             self.trace.append(f"{actor.name:8} {operation:7} {path}")
         if actor.killed_at == actor.steps:
-            actor.killed = actor.over = True
+            actor.killed = True
             self._at_end(actor.name)
             raise Killed
 
@@ -195,7 +193,7 @@ class Schedule:
             actor.outcome = actor.work()
         except BaseException as error:
             actor.error = error
-        actor.ended = actor.over = True
+        actor.ended = True
         self._at_end(actor.name)
         if all(each.ended for each in self.actors):
             self._done.release()
