@@ -12,7 +12,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -236,14 +236,19 @@ def run_as_nobody(log_dir: Path, *options: object) -> Ended:
 
 
 @contextmanager
-def small_disk(place: Path, mebibytes: int) -> Iterator[Path]:
-    """A separate file system of this size; needs root."""
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m,mode=755", "tmpfs", str(place)], check=True)
+def mounted(place: Path, *options: str) -> Iterator[Path]:
+    """Something mounted at a place; needs root."""
+    place.mkdir(exist_ok=True)
+    subprocess.run(["mount", *options, str(place)], check=True)
     try:
         yield place
     finally:
         subprocess.run(["umount", str(place)], check=True)
+
+
+def small_disk(place: Path, mebibytes: int) -> AbstractContextManager[Path]:
+    """A separate file system of this size; needs root."""
+    return mounted(place, "-t", "tmpfs", "-o", f"size={mebibytes}m,mode=755", "tmpfs")
 
 
 if sys.platform != "linux":

@@ -21,7 +21,7 @@ from compaction.names import LOCK
 from tests.crash.kill import family
 from tests.golden import unpack_sample
 from tests.object_store.fixtures import S3Bucket, published
-from tests.processes import ROOT
+from tests.processes import ROOT, run
 
 REST = "the next run completes or undoes the changes of this one"
 INTERRUPTED = 130, [f"error: interrupted; {REST}"]
@@ -104,11 +104,9 @@ def ended_by(
     return end(process)
 
 
-def cleaned(*options: object) -> None:
+def compact(*options: object) -> subprocess.CompletedProcess[str]:
     """A run that is not interrupted."""
-    with started(*options) as process:
-        _, err = process.communicate(timeout=LIMIT_S)
-        assert process.returncode == 0, err
+    return run("compact", *options, *OPTIONS)
 
 
 def segments(log_dir: Path) -> dict[str, bytes]:
@@ -136,7 +134,7 @@ def test_a_run_in_place_ends_with_one_line_and_the_next_one_does_its_work(
     assert segments(logs) == before
     if submit:
         return
-    cleaned("--log-dir", logs)
+    assert compact("--log-dir", logs).returncode == 0
     assert not list(logs.rglob("*.clean*"))
     assert len(segments(logs)) < len(before)
 
@@ -161,12 +159,11 @@ def test_an_interrupted_output_in_a_store_stays_unfinished_until_the_next_run_re
     bucket.put(f"out/orders-0/{0:020d}.log.clean.late", b"late")
     assert MARKER in bucket.tree("out")
     assert MANIFEST not in bucket.tree("out")
-    with started("--log-dir", target, "--dry-run") as process:
-        err = process.communicate(timeout=LIMIT_S)[1]
-        assert (process.returncode, "this output is unfinished" in err) == (2, True)
+    refused = compact("--log-dir", target, "--dry-run")
+    assert (refused.returncode, "this output is unfinished" in refused.stderr) == (2, True)
     if submit:
         return
-    cleaned("--log-dir", logs, "--output-dir", target)
+    assert compact("--log-dir", logs, "--output-dir", target).returncode == 0
     assert not [key for key in published(bucket) if ".clean" in key]
 
 

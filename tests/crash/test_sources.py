@@ -28,14 +28,13 @@ from tests.log.logs import build
 VALID = valid_log("none")
 #: so small that a segment is written in several parts
 PARTS = Sizes(slice_bytes=300, scan_bytes=600, shard_entries=20)
-CALLS = {"in place": (), "to a copy": ("--output-dir", "out"), "dry run": ("--dry-run",)}
 
 
-def call(log_dir: Path, name: str) -> tuple[list[object], Path | None]:
+def call(log_dir: Path, name: str) -> tuple[tuple[object, ...], Path | None]:
     """The options of a run, and the directory of its results."""
     out = log_dir.with_name("out")
-    results = {"in place": log_dir, "to a copy": out, "dry run": None}[name]
-    return [out if option == "out" else option for option in CALLS[name]], results
+    calls = {"in place": ((), log_dir), "to a copy": (("--output-dir", out), out), "dry run": (("--dry-run",), None)}
+    return calls[name]
 
 
 def sources(log: Path) -> dict[str, tuple[bytes, int, int]]:

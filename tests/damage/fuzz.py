@@ -18,9 +18,8 @@ import subprocess
 import sys
 import time
 from base64 import b64decode, b64encode
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -183,11 +182,12 @@ def problems(values: Mapping[str, Any]) -> list[str]:
     return []
 
 
-@contextmanager
-def meant_errors() -> Iterator[None]:
-    """Ignore the errors that readers may raise."""
+def meant(read: Callable[..., object], *given: Any, **named: Any) -> None:
+    """Reads all that a reader gives; ignores the errors that it may raise."""
     try:
-        yield
+        found = read(*given, **named)
+        if isinstance(found, Iterator):
+            deque(found, 0)
     except UnforeseenError as error:
         raise AssertionError(str(error)) from error
     except (FormatError, CompactionError):
@@ -209,24 +209,20 @@ def walk(data: bytes) -> None:
         scan = file.scan(check_crc=check_crc)
         for rows in scan:
             for row in rows[rows["control_type"] >= 0]:
-                with meant_errors():
-                    file.marker_at(int(row["position"]))
+                meant(file.marker_at, int(row["position"]))
         scan.damage()
-    with meant_errors():
-        for batch in iter_batches(data, torn_tail=True):
-            with meant_errors():
-                batch.ensure_valid()
-            with meant_errors():
-                for _ in batch.records(LIMIT_BYTES):
-                    pass
-            if isinstance(batch, RecordBatch) and batch.is_control:
-                with meant_errors():
-                    read_end_txn_marker(batch.data)
-            if not isinstance(batch, RecordBatch):
-                with meant_errors():
-                    batch.require_convertible(LIMIT_BYTES)
-    with meant_errors():
-        ClusterConfigs().read(data)
+    meant(_decode, data)
+    meant(ClusterConfigs().read, data)
+
+
+def _decode(data: bytes) -> None:
+    for batch in iter_batches(data, torn_tail=True):
+        meant(batch.ensure_valid)
+        meant(batch.records, LIMIT_BYTES)
+        if not isinstance(batch, RecordBatch):
+            meant(batch.require_convertible, LIMIT_BYTES)
+        elif batch.is_control:
+            meant(read_end_txn_marker, batch.data)
 
 
 def passes(data: bytes) -> None:
@@ -265,15 +261,12 @@ def columns(data: bytes) -> None:
         path.write_bytes(data)
         for check in (True, False):
             spec = ReadSpec(Bounds(), KEYS | VALUES | HEADERS, control=True, check_crcs=check)
-            with meant_errors():
-                for _ in read_columns(str(path), 0, len(data), spec):
-                    pass
+            meant(read_columns, str(path), 0, len(data), spec)
 
 
 def payload(packed: tuple[Codec, bytes]) -> None:
     """A decompressor."""
-    with meant_errors():
-        decompress(*packed, limit_bytes=LIMIT_BYTES)
+    meant(decompress, *packed, limit_bytes=LIMIT_BYTES)
 
 
 def _text(parse: Callable[[str, str], object]) -> Callable[[bytes], object]:
@@ -327,8 +320,7 @@ SMALL_FILES: dict[str, tuple[Callable[[bytes], object], bytes]] = {
 def small_file(named: tuple[str, bytes]) -> None:
     """A file other than a segment's log."""
     name, data = named
-    with meant_errors():
-        SMALL_FILES[name][0](data)
+    meant(SMALL_FILES[name][0], data)
 
 
 class JobTarget:

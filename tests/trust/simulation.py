@@ -321,7 +321,6 @@ class World:
     """One scenario being played."""
 
     scenario: Scenario
-    trace: bool = False
     disk: FaultyFileSystem = field(default_factory=FaultyFileSystem)
     locks: LockTable = field(default_factory=LockTable)
 
@@ -349,7 +348,7 @@ class World:
 
     def _play(self) -> Verdict:
         scenario = self.scenario
-        schedule = self._schedule()
+        schedule = Schedule(self.chance, scenario.switch, self.locks.drop)
         for name, start, kill in zip((*JOBS, "broker"), scenario.starts, scenario.kills, strict=True):
             actor = Actor(name, starts_at=start, killed_at=kill)
             if name in JOBS[: scenario.jobs]:
@@ -361,12 +360,6 @@ class World:
         outcomes = tuple((actor.name, outcome_of(actor)) for actor in schedule.actors)
         problems += self._end()
         return Verdict(outcomes, tuple(problems))
-
-    def _schedule(self) -> Schedule:
-        made = Schedule(self.chance, self.scenario.switch, self.locks.drop)
-        made.trace = [] if self.trace else None
-        self.last_schedule = made
-        return made
 
     def _files(self, schedule: Schedule, actor: Actor) -> ActorFiles:
         """The disk of an actor that enters."""
@@ -422,10 +415,9 @@ class World:
 
     def _end(self) -> Iterator[str]:
         """Start one broker and run one job, in either order, then check the served records."""
-        self.scenario = replace(self.scenario, switch=0.0)
         last: list[Actor] = []
         for name in self.chance.choice([("last broker", "last job"), ("last job", "last broker")]):
-            schedule = self._schedule()
+            schedule = Schedule(self.chance, 0.0, self.locks.drop)
             actor = Actor(name)
             if name == "last job":
                 self._add(schedule, actor)

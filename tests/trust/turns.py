@@ -129,7 +129,7 @@ class Actor:
 
 
 class Schedule:
-    """Runs actors to their ends. ``trace``, if it is a list, records every operation.
+    """Runs actors to their ends.
 
     :param switch: the probability that the turn passes on at an operation
     :param at_end: called with the name of each actor that ends or is killed
@@ -139,7 +139,6 @@ class Schedule:
         self._chance, self._switch, self._at_end = chance, switch, at_end
         self.actors: list[Actor] = []
         self.steps = 0
-        self.trace: list[str] | None = None
         self._done = threading.Semaphore(0)
 
     def turn_of(self, actor: Actor) -> Turn:
@@ -165,7 +164,7 @@ class Schedule:
         for thread in threads:
             thread.join()
 
-    def _turn(self, actor: Actor, operation: str, path: str) -> None:
+    def _turn(self, actor: Actor, *_: str) -> None:
         if actor.killed:
             raise Dead
         self.steps += 1
@@ -175,8 +174,6 @@ class Schedule:
             if chosen is not actor:
                 chosen.gate.release()
                 actor.gate.acquire()
-        if self.trace is not None:
-            self.trace.append(f"{actor.name:8} {operation:7} {path}")
         if actor.killed_at == actor.steps:
             actor.killed = True
             self._at_end(actor.name)
