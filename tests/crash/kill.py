@@ -67,12 +67,6 @@ _FIXED, _THEN = 20, (0, 2, 9, 40)
 _TIMEOUT_S = 300
 
 
-def write_logs(log_dir: Path) -> None:
-    """Six logs of many small segments, which make many groups to write and to swap."""
-    for number, kind in enumerate(KINDS):
-        write_log(log_dir / f"topic{number}-{number}", valid_log(kind, SEGMENTS).files)
-
-
 def contents(log_dir: Path) -> dict[str, object]:
     """All files of a log directory but the lock: of logs as they are, others by name; checkpoint entries in sorted order."""
     found: dict[str, object] = {}
@@ -107,7 +101,9 @@ def kill_chains(runs: OnSpark | InForks, chains: Chains) -> Counter[str]:
     done, deadline = Counter[str](), time.monotonic() + chains.seconds
     with tempfile.TemporaryDirectory(prefix="kills-", dir=MEMORY if MEMORY.is_dir() else None) as directory:
         place = Path(directory)
-        write_logs(place / "template")
+        # many small segments, which make many groups to write and to swap
+        for index, kind in enumerate(KINDS):
+            write_log(place / f"template/topic{index}-{index}", valid_log(kind, SEGMENTS).files)
         shutil.copytree(place / "template", place / "undisturbed/logs")
         runs.measure(place / "undisturbed/logs")
         expected, number = contents(place / "undisturbed/logs"), 0

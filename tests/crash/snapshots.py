@@ -1,7 +1,7 @@
 """Snapshots of a running broker's directory, while producers write and its cleaner works, are compacted.
 
-``python -m tests.crash.snapshots --snapshots 50 --seed 1``. Each is taken after a random number of records. It has the files
-of one instant, as that of a volume has, or a power failure in which no write was lost: the broker is stopped by SIGSTOP while
+``python -m tools.search --turn snapshots`` takes many. Each is taken after a random number of records. It has the files of one
+instant, as that of a volume has, or a power failure in which no write was lost: the broker is stopped by SIGSTOP while
 its directory is copied, again if its cleaner has just left nothing to do. One broker is started on the snapshot, one on the
 compacted copy. Both must serve the same newest record of each key and the same log ends, the copy nothing that the snapshot
 does not have, and both everything that was acknowledged before the snapshot.
@@ -9,14 +9,11 @@ does not have, and both everything that was acknowledged before the snapshot.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import random
 import shutil
 import signal
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -192,19 +189,3 @@ def check_snapshots(scratch: Path, count: int, seed: int, seconds: float = math.
             for path in (snapshot, snapshot.with_name(f"{snapshot.name}-compacted")):
                 shutil.rmtree(path)
     return dropped
-
-
-def main() -> int:
-    """Checks snapshots as the arguments say; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--snapshots", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="snapshots-") as scratch:
-        dropped = check_snapshots(Path(scratch), arguments.snapshots, arguments.seed)
-    print(f"{len(dropped)} snapshots, every one served as its source; compaction dropped {sum(dropped)} records of them")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -61,17 +61,13 @@ def put_half_of_it(path: Path) -> None:
     path.write_bytes(data[: len(data) // 2])
 
 
-def write_it_again(path: Path) -> None:
-    path.write_bytes(path.read_bytes())
-
-
 OTHER = "segment is not the one that was read before"
 #: call, event, segment, what happens to it, and the error
 CHANGES: tuple[tuple[str, str, int, Callable[[Path], object], str], ...] = (
     ("in place", "before_scan", 0, Path.unlink, "cannot open: No such file or directory"),
     ("in place", "before_rewrite", 0, Path.unlink, r"cannot (open: |write \()No such file or directory"),
     ("in place", "after_rewrite", 0, Path.unlink, "segment has changed since it was read"),
-    ("in place", "after_rewrite", 1, write_it_again, "segment has changed since it was read"),
+    ("in place", "after_rewrite", 1, lambda path: path.write_bytes(path.read_bytes()), "segment has changed since it was read"),
     ("in place", "before_rewrite", 0, put_other_batches, OTHER),
     ("to a copy", "before_rewrite", 0, put_other_batches, OTHER),
     ("dry run", "before_rewrite", 0, put_other_batches, OTHER),

@@ -9,7 +9,6 @@ import random
 import re
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -50,8 +49,6 @@ NOTHING_KEPT = ("--set", "file.delete.delay.ms=0")
 _CREATES = frozenset(("create", "write_file", "link", "copy", "rename", "second name", "mkdir"))
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 ACTIVE = 1_000_000
-#: replaced segments remain longer than a run waits
-KEPT = ("--set", "file.delete.delay.ms=1d")
 
 
 def big_batches(base: int, mebibytes: int, *, keys: int) -> list[bytes]:
@@ -80,26 +77,6 @@ def disk(root: None, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.crash
-def test_a_log_that_does_not_fit_is_refused_with_figures_before_anything_is_written(disk: Path) -> None:
-    before = look_at(disk / "stays-0")
-    ended = run(disk, *KEPT)
-    assert ended.code == 1
-    line = re.search(
-        rf"^error: stays-0: {disk}/stays-0: its cleaned segments take ([\d.]+) MB, ([\d.]+) MB are free besides a margin"
-        r" of 4\.2 MB for checkpoints and journals; free some space and run again, or use --output-dir;"
-        r" nothing was written$",
-        ended.err,
-        re.MULTILINE,
-    )
-    assert line is not None, ended.err
-    needed, free = (float(each) * 1e6 for each in line.groups())
-    assert 8 << 20 < needed < 9 << 20
-    assert free < 8 << 20
-    assert look_at(disk / "stays-0") == before
-    assert cleaned_topics(disk) == {"shrinks"}
-
-
-@pytest.mark.crash
 def test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_unchanged(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,17 +102,6 @@ def test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_unchanged
 
 
 @pytest.mark.crash
-def test_an_output_directory_on_a_small_disk_is_refused_and_does_not_appear(disk: Path, tmp_path: Path) -> None:
-    before = logs_of(disk)
-    with small_disk(tmp_path / "small", 9) as small:
-        ended = run(disk, "--output-dir", small / "out", "--topic", "stays")
-        assert ended.code == 1
-        assert "are free besides" in ended.err
-        assert not list((small / "out").glob("stays-0/*"))
-    assert logs_of(disk) == before
-
-
-@pytest.mark.crash
 @pytest.mark.parametrize(
     ("denied", "message"),
     [
@@ -156,32 +122,6 @@ def test_a_log_that_is_another_users_fails_and_the_others_are_cleaned(
     open_up(log_dir)
     before = look_at(log_dir / "subject-0")
     only_the_subject_failed(run_as_nobody(log_dir), log_dir, before, message, log_dir)
-
-
-@pytest.mark.crash
-def test_a_directory_that_may_not_be_locked_is_a_usage_error(root: None, log_dir: Path) -> None:
-    open_up(log_dir)
-    before = logs_of(log_dir)
-    ended = run_as_nobody(log_dir)
-    assert ended.code == 2
-    assert ended.err.startswith(f"error: {log_dir / LOCK}: cannot lock the log directory: Permission denied; run as")
-    assert logs_of(log_dir) == before
-
-
-@pytest.mark.crash
-def test_a_read_only_mount_is_a_usage_error(root: None, tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", 4) as place:
-        write_log(place / "subject-0", valid_log("none").files)
-        (place / LOCK).touch()
-        subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
-        before = logs_of(place)
-        ended = run(place)
-        assert ended.code == 2
-        assert "Read-only file system; mount it for writing, or use --output-dir" in ended.err
-        assert run(place, "--dry-run").code == 0
-        assert run(place, "--output-dir", tmp_path / "out").code == 0
-        assert logs_of(place) == before
-        assert cleaned_topics(tmp_path / "out") == {"subject"}
 
 
 # mounts
@@ -278,23 +218,6 @@ def seen(path: Path) -> dict[str, object]:
     return found
 
 
-def make_victims(place: Path) -> Path:
-    """Another user's directory: a secret, and files named like a log's."""
-    place.mkdir(mode=0o750)
-    (place / "secret").write_text("of somebody else")
-    (place / "secret").chmod(0o600)
-    for name, data in valid_log("none").files.items():
-        (place / name).write_bytes(data)
-    (place / "00000000000000000000.log.clean").write_text("looks like a leftover")
-    return place
-
-
-def predictable(operations: Sequence[Operation], below: Path) -> list[str]:
-    """The predictable names that were created, relative to a directory."""
-    names = {each.target or each.path for each in operations if each.name in _CREATES}
-    return sorted({os.path.relpath(name, below) for name in names if not _TOKEN.search(name) and Path(name) != below})
-
-
 def plant(place: Path, target: Path) -> None:
     """Replace a path by a link to ``target``."""
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -325,7 +248,14 @@ def run_kind(kind: str, place: Path, files: DiskFileSystem | None = None) -> Non
 
 @pytest.fixture
 def victims(tmp_path: Path) -> Path:
-    return make_victims(tmp_path / "victims")
+    """Another user's directory: a secret, and files named like a log's."""
+    place = tmp_path / "victims"
+    write_log(
+        place, {**valid_log("none").files, "00000000000000000000.log.clean": b"looks like a leftover", "secret": b"secret"}
+    )
+    place.chmod(0o750)
+    (place / "secret").chmod(0o600)
+    return place
 
 
 @pytest.mark.parametrize("kind", ["in place", "copy", "expire"])
@@ -333,7 +263,9 @@ def test_a_link_at_a_name_that_a_run_creates_is_not_followed(kind: str, tmp_path
     files, rehearsal = WatchedFileSystem(LocalFileSystem()), tmp_path / "rehearsal"
     make_logs(rehearsal / "data")
     run_kind(kind, rehearsal, files)
-    names = predictable(files.log, rehearsal)
+    created = {each.target or each.path for each in files.log if each.name in _CREATES} - {str(rehearsal)}
+    # others cannot be predicted
+    names = sorted({os.path.relpath(name, rehearsal) for name in created if not _TOKEN.search(name)})
     assert len(names) > 5 or names == ["data/.lock", "out"]
     before = seen(victims)
     for name in names:

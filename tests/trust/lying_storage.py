@@ -14,7 +14,7 @@ A seed chooses the kind of run, the fault ("lie"), and the operation at or after
 2. After any run, a broker's start or the next run serves every survivor, unless the lie has destroyed its only copy in the
    damaged file.
 
-``python -m tests.trust.lying_storage --runs 5000 --seed N`` prints the counts by lie and outcome, and each violation.
+``python -m tools.search --turn 'lying storage'`` tries many seeds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from __future__ import annotations
 import enum
 import random
 import re
-import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -35,11 +34,11 @@ from compaction.files.filesystem import File, base_name, join, parent
 from compaction.formats.primitives import FormatError
 from compaction.names import DELETED, LEADER_EPOCHS, LOG, META_PROPERTIES
 from compaction.output.journal import JOURNAL
+from tests.damage.harm import flipped
 from tests.disk import FaultyFileSystem, Operation, WatchedFileSystem
 from tests.log.broker_model import start_broker
 from tests.log.logs import iter_batches
 from tests.trust.checks import Tree, below, difference, tree, undisturbed
-from tests.trust.command import look_at_all, parser_of_seeds, seeds_of
 from tests.trust.scenes import KINDS, LOG_DIR, Ended, Kind, log_path, operations
 
 T = TypeVar("T")
@@ -213,9 +212,7 @@ class LyingFileSystem(WatchedFileSystem):
         return bytes(len(data)) if self.lie is Lie.ZEROED else self._turned(data)
 
     def _turned(self, data: bytes) -> bytes:
-        at, turned = self._chance.randrange(len(data)), bytearray(data)
-        turned[at] ^= 1 << self._chance.randrange(8)
-        return bytes(turned)
+        return flipped(data, self._chance.randrange(len(data)), self._chance.randrange(8))
 
     def _remember(self, operation: Operation) -> None:
         """Keep the content of the files that this operation changes."""
@@ -402,14 +399,3 @@ def _put(disk: FaultyFileSystem, path: str, data: bytes | None) -> None:
     file = disk.inode(path)
     file.data = data
     file.safe = data if file.synced else file.safe
-
-
-def look(seed: int) -> tuple[list[str], list[str]]:
-    """The outcome by lie, and the violation."""
-    result = run_seed(seed)
-    violations = [str(result)] if result.outcome is Outcome.VIOLATION else []
-    return [f"{result.lie.text}: {result.outcome.value}"], violations
-
-
-if __name__ == "__main__":
-    sys.exit(look_at_all(seeds_of(parser_of_seeds(__doc__, 5000).parse_args()), look))

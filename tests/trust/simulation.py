@@ -1,6 +1,6 @@
 """Two jobs, at times a third one, and a broker on one log, interleaved at every file operation as a seed decides.
 
-``python -m tests.trust.simulation --runs 10000 --seed 1``. Each run draws a log, a lock mode, the actions of the three, and
+``python -m tools.search --turn simulation`` tries many seeds. Each run draws a log, a lock mode, the actions of the three, and
 which of them is killed. At the end one more broker starts and one more job runs undisturbed. Then every survivor of all
 acknowledged records must be served with its key and value, only acknowledged records may be served, and aborted records must
 be marked as aborted.
@@ -25,14 +25,12 @@ are renamed to ``.deleted``.
 from __future__ import annotations
 
 import json
-import logging
 import random
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -69,7 +67,6 @@ from tests.local_job import request_for
 from tests.local_passes import LocalPasses
 from tests.log.broker_model import start_broker
 from tests.log.logs import NOW_MS, TOPIC, Built, build, iter_batches, marker
-from tests.trust.command import look_at_all, parser_of_seeds, seeds_of
 from tests.trust.turns import Actor, ActorFiles, Killed, LockTable, Schedule
 
 LOG_DIR = "/simulated/logs"
@@ -339,12 +336,11 @@ class World:
         with (
             patch.object(waves, "free_space", lambda directory: FreeSpace(1, free_bytes, 0)),
             patch.object(Identity, "of_this_process", of_this_thread),
-            patch.object(Identity, "is_over", lambda run, log_dir: self._is_over(run.token)),
+            patch.object(
+                Identity, "is_over", lambda run, _: all(each.over for each in self.everybody if each.name == run.token)
+            ),
         ):
             return self._play()
-
-    def _is_over(self, name: str) -> bool:
-        return all(each.over for each in self.everybody if each.name == name)
 
     def _play(self) -> Verdict:
         scenario = self.scenario
@@ -370,7 +366,7 @@ class World:
             domain = "everybody"
         elif self.scenario.mode == ADVISORY:
             domain = "another mount" if actor.name == "second" else "everybody else"
-        return ActorFiles(self.disk, self.locks, actor.name, domain, schedule.turn_of(actor))
+        return ActorFiles(self.disk, self.locks, actor.name, domain, partial(schedule.take_turn, actor))
 
     def _add(self, schedule: Schedule, actor: Actor, *, copy: bool = False) -> None:
         files = self._files(schedule, actor)
@@ -476,24 +472,3 @@ def _request(scenario: Scenario, fs: FileSystem, *, copy: bool) -> CompactionReq
         return replace(made, output_dir=COPY_DIR)
     # a run that frees space does not wait
     return replace(made, release_early=scenario.portions)
-
-
-def main() -> int:
-    parser = parser_of_seeds((__doc__ or "").split("\n", 1)[0], 1000)
-    parser.add_argument("--mode", choices=(*MODES, UNGUARDED))
-    options = parser.parse_args()
-    logging.disable(logging.WARNING)
-
-    def look(seed: int) -> tuple[list[str], list[str]]:
-        scenario = Scenario.draw(seed, options.mode)
-        verdict = World(scenario).play()
-        outcomes = ["runs", *(f"{name} {outcome}" for name, outcome in verdict.outcomes), *["WRONG"] * bool(verdict.problems)]
-        # without a guarantee they are only counted
-        guaranteed = verdict.problems if scenario.mode != UNGUARDED else ()
-        return [f"{scenario.mode}: {each}" for each in outcomes], [f"seed {seed}: {each}" for each in guaranteed]
-
-    return look_at_all(seeds_of(options), look)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

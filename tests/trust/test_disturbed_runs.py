@@ -1,5 +1,5 @@
 """Runs whose operations fail, whose disk lies, or that meet other runs and a broker: a sample in every test run, more in the
-suites, everything with ``python -m``."""
+suites, everything with ``tests.trust.error_loop --all`` and ``tools.search``."""
 
 from __future__ import annotations
 

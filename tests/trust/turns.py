@@ -12,15 +12,11 @@ import uuid
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from compaction.errors import LockedError
 from compaction.files.filesystem import Chunk
 from tests.disk import FaultyFileSystem, WatchedFileSystem, WatchedOutput
-
-#: waits for the turn; takes the operation's name and its path
-Turn = Callable[[str, str], None]
 
 
 class Killed(BaseException):
@@ -58,8 +54,8 @@ class LockTable:
 class ActorFiles(WatchedFileSystem):
     """The disk as one process sees it. What a kernel does in several steps takes several turns."""
 
-    def __init__(self, disk: FaultyFileSystem, locks: LockTable, who: str, domain: Hashable, turn: Turn) -> None:
-        super().__init__(disk, lambda operation: turn(operation.name, operation.path))
+    def __init__(self, disk: FaultyFileSystem, locks: LockTable, who: str, domain: Hashable, turn: Callable[[], None]) -> None:
+        super().__init__(disk, lambda _: turn())
         self.disk, self.locks, self.who, self.domain = disk, locks, who, domain
 
     def create(self, path: str, like: str | None, *, write_behind: bool = False) -> ActorOutput:
@@ -141,10 +137,6 @@ class Schedule:
         self.steps = 0
         self._done = threading.Semaphore(0)
 
-    def turn_of(self, actor: Actor) -> Turn:
-        """Called by an actor before each operation."""
-        return partial(self._turn, actor)
-
     @contextmanager
     def uninterrupted(self, actor: Actor) -> Iterator[None]:
         """The actor keeps its turn."""
@@ -164,7 +156,8 @@ class Schedule:
         for thread in threads:
             thread.join()
 
-    def _turn(self, actor: Actor, *_: str) -> None:
+    def take_turn(self, actor: Actor) -> None:
+        """Called by an actor before each operation."""
         if actor.killed:
             raise Dead
         self.steps += 1
