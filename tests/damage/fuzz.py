@@ -264,11 +264,6 @@ def columns(data: bytes) -> None:
             meant(read_columns, str(path), 0, len(data), spec)
 
 
-def payload(packed: tuple[Codec, bytes]) -> None:
-    """A decompressor."""
-    meant(decompress, *packed, limit_bytes=LIMIT_BYTES)
-
-
 def _text(parse: Callable[[str, str], object]) -> Callable[[bytes], object]:
     return lambda data: parse(data.decode("utf-8", "replace"), "file")
 
@@ -315,12 +310,6 @@ SMALL_FILES: dict[str, tuple[Callable[[bytes], object], bytes]] = {
     "metadata record": (parse_record, bytes((1, 4, 0, 2, 3, 0x6F, 0x72, 3, 0x61, 0x62, 3, 0x63, 0x64, 0))),
     "journal": (_journal, json.dumps(_SWAP).encode()),
 }  # fmt: skip
-
-
-def small_file(named: tuple[str, bytes]) -> None:
-    """A file other than a segment's log."""
-    name, data = named
-    meant(SMALL_FILES[name][0], data)
 
 
 class JobTarget:
@@ -397,8 +386,8 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "walk": lambda: (_segments(), walk),
     "passes": lambda: (_segments(), passes),
     "columns": lambda: (_segments(), columns),
-    "payload": lambda: (_payloads(), payload),
-    "small files": lambda: (_small_files(), small_file),
+    "payload": lambda: (_payloads(), lambda packed: meant(decompress, *packed, limit_bytes=LIMIT_BYTES)),
+    "small files": lambda: (_small_files(), lambda named: meant(SMALL_FILES[named[0]][0], named[1])),
     "job": _job,
 }
 

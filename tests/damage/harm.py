@@ -134,10 +134,7 @@ def _field(draw: Draw, data: bytes) -> bytes:
     start, end = spans[draw(st.integers(0, len(spans) - 1))]
     fields = _V2_FIELDS if data[start + 16] == 2 else _OLD_FIELDS
     offset, width = fields[sorted(fields)[draw(st.integers(0, len(fields) - 1))]]
-    return _put(draw, data, start + offset, width, end)
-
-
-def _put(draw: Draw, data: bytes, at: int, width: int, end: int) -> bytes:
+    at = start + offset
     if at + width > end:
         return data
     old = int.from_bytes(data[at : at + width], "big")

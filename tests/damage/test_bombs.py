@@ -95,10 +95,6 @@ def _control(codec: str) -> bytes:
     return reseal(bytes(batch))
 
 
-def _empty_members() -> bytes:
-    return _modern("gzip", gzip.compress(b"") * 300_000)
-
-
 def _likely_headers() -> bytes:
     """A batch that runs past the end, then bytes that look like headers of huge batches, every few bytes."""
     fake = struct.pack(">qiibI", 65, 32 << 20, 0, 2, 0)
@@ -128,7 +124,9 @@ BOMBS: dict[str, tuple[Callable[[], bytes], str]] = {
     },
     **{f"a wrapper in a wrapper of {codec}": (partial(_nested, codec), _NESTED) for codec in CODECS[1:4]},
     "a compressed control batch": (lambda: _control("gzip"), "at byte 0: control batch has no readable control record"),
-    "empty gzip members": (_empty_members, "at byte 0: batch ends before its declared number of records"),
+    "empty gzip members": (
+        lambda: _modern("gzip", gzip.compress(b"") * 300_000), "at byte 0: batch ends before its declared number of records"
+    ),
     "likely headers": (_likely_headers, "at byte 0: batch runs into the batches after it"),
 }  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,13 +110,10 @@ def valid_log(kind: str, segments: int = 3) -> ValidLog:
             if suffix in built.files:
                 files[segment_file(base, suffix)] = built.files[suffix]
         if base:
-            files[segment_file(base, SNAPSHOT)] = write_snapshot(_producers(base) if kind == "transactions" else [])
+            lasts = ((1, base - 18), (2, base - 12)) if kind == "transactions" else ()
+            producers = [ProducerEntry(producer, 0, last, last, 1, NOW_MS, 0, -1) for producer, last in lasts]
+            files[segment_file(base, SNAPSHOT)] = write_snapshot(producers)
     return ValidLog(kind, files, bases)
-
-
-def _producers(end: int) -> Sequence[ProducerEntry]:
-    lasts = ((1, end - 18), (2, end - 12))
-    return [ProducerEntry(producer, 0, last, last, 1, NOW_MS, 0, -1) for producer, last in lasts]
 
 
 def write_log(directory: Path, files: Mapping[str, bytes]) -> None:
