@@ -12,10 +12,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,10 +22,6 @@ from typing import Any, cast
 
 import pytest
 
-import compaction
-from compaction import engine_choice
-from compaction.config.request import ComparisonRequest
-from compaction.config.sources import Policy
 from compaction.engine import ByPlace, Job
 from compaction.engine_choice import choose
 from compaction.engines import limits
@@ -35,14 +30,10 @@ from compaction.engines.local import POLL_INTERVAL_S, LocalEngine, Piece, Spool,
 from compaction.errors import CompactionError, UsageError
 from compaction.files import read_counter
 from compaction.options.table import AUTO, LOCAL, SPARK
-from compaction.policies.compare_policies import compare_with
-from compaction.run.sizing import Sizes
 from tests.golden import unpack_sample
-from tests.large_log import replace_log, write_large_log
-from tests.local_job import request_for
+from tests.large_log import write_large_log
 from tests.local_passes import LocalPasses
-from tests.memory import scratch
-from tests.passes.random_cases import NOW_MS, lay_out, random_cases
+from tests.passes.test_repeated_tasks import compact_copy, count, policies, running_on, without_times
 from tests.processes import ROOT, started
 from tests.waiting import wait_until
 
@@ -288,16 +279,12 @@ def test_an_error_of_a_task_is_raised_as_it_is_or_is_one_with_its_text(work: Any
         passes.run(Job("test"), [0], work)
 
 
-def _variable(name: str) -> str | None:
-    return os.environ.get(name)
-
-
 def test_workers_have_the_environment_of_their_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not that of the first call of the process."""
     for value in ("one", "two"):
         monkeypatch.setenv("SOME_VARIABLE", value)
         with LocalEngine(1, inline_bytes=0) as passes:
-            assert passes.run(Job("test"), ["SOME_VARIABLE"], _variable) == [value]
+            assert passes.run(Job("test"), ["SOME_VARIABLE"], os.getenv) == [value]
 
 
 def test_an_interpreter_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,19 +301,20 @@ def test_an_import_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, capfd
     assert "ModuleNotFoundError" in capfd.readouterr().err
 
 
-#: everything in several slices, shards and parts; or nothing
-TINY = Sizes(600, 2_000, 5)
+def gives_what_plain_calls_give(passes: Any, log_dir: Path, *commands: Callable[[Path], dict[str, Any]]) -> None:
+    """On logs of several slices, shards and parts: files, counts, or verdicts."""
+    for command in commands:
+        found = []
+        for each in (LocalPasses(), passes):
+            with running_on(each):
+                report = command(log_dir)
+            found.append(report.get("files") or report.get("topics") or without_times(report["logs"]))
+        assert found[0] == found[1] != {}
 
 
-def test_a_comparison_is_that_of_plain_calls(workers: LocalEngine) -> None:
-    cases = random_cases([60])[:6]
-    policies = tuple(map(Policy.read, ("configured", "cleanup.policy=compact,delete.retention.ms=0")))
-    with scratch() as root:
-        lay_out(root, cases)
-        base = request_for(root, NOW_MS, {case.name: case.topic_config for case in cases}, dry_run=True)
-        request = ComparisonRequest(base, policies)
-        ours, theirs = (compare_with(lambda: passes, request, TINY) for passes in (workers, LocalPasses()))  # noqa: B023
-        assert replace(ours, seconds=0.0).logs == replace(theirs, seconds=0.0).logs
+def test_a_comparison_is_that_of_plain_calls(tmp_path: Path) -> None:
+    with LocalEngine(2, inline_bytes=0) as passes:
+        gives_what_plain_calls_give(passes, unpack_sample(tmp_path), policies)
 
 
 def _read_slowly(size: int) -> None:
@@ -515,11 +503,6 @@ def test_processes_killed_for_memory_are_counted(
     assert oom_kills(machine(tmp_path, group, mounts, files)) == kills
 
 
-def test_this_machine_has_limits() -> None:
-    assert 1 <= usable_cores() <= len(os.sched_getaffinity(0))
-    assert oom_kills() >= 0
-
-
 @pytest.mark.parametrize(("given", "cores"), [(None, CPUS), (3, 3), (1000, CPUS)])
 def test_a_caller_may_lower_the_number_of_workers(given: int | None, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "usable_cores", lambda: CPUS)
@@ -543,23 +526,11 @@ def test_a_number_of_workers_that_cannot_be_is_refused(engine: str, cores: int, 
 # another engine
 
 
-def _files(log_dir: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(log_dir)): path.read_bytes() for path in log_dir.rglob("0*.*") if path.is_file()}
-
-
-def test_the_engine_of_the_page_does_what_the_others_do(tmp_path: Path, large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_of_the_page_does_what_the_others_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs/how-to-add.md").read_text()
     section = page[page.index("## An engine") :]
     (code,) = re.findall(r"```python\n(.*?)```", section[: section.index("\n## ", 1)], re.DOTALL)
     (tmp_path / "thread_engine.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     engine = importlib.import_module("thread_engine").ThreadEngine
-    log_dir = unpack_sample(tmp_path)
-    replace_log(log_dir, "customers", large / "orders-0")
-    rules: dict[str, Any] = {"include_active": True, "as_of": 1_798_761_600_000}
-    compaction.compact(log_dir, output_dir=tmp_path / "local", engine=LOCAL, **rules)
-    counted = compaction.count(log_dir, engine=LOCAL).to_dict()
-    monkeypatch.setitem(engine_choice._ENGINES, LOCAL, lambda choice: engine())
-    compaction.compact(log_dir, output_dir=tmp_path / "threads", engine=LOCAL, **rules)
-    assert _files(tmp_path / "threads") == _files(tmp_path / "local") != {}
-    assert compaction.count(log_dir, engine=LOCAL).to_dict()["topics"] == counted["topics"]
+    gives_what_plain_calls_give(engine(), unpack_sample(tmp_path), compact_copy, count)
