@@ -13,19 +13,20 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from compaction.formats.record_batch import HEADER_SIZE
-from tests.golden import unpack_sample
+from tests.golden import SAMPLE_ROOT, unpack_sample
 from tests.jvm import spark_variables
 from tests.kafka.jars import spark_home
 from tests.large_log import replace_log, write_large_log
+from tests.processes import ROOT
 
 pytestmark = pytest.mark.airflow
 
-ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = Path(sys.executable).parent.parent
 SLOT, NEXT_SLOT = "2025-12-31T02:10:00+00:00", "2026-01-01T02:10:00+00:00"
 NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -65,7 +66,7 @@ class Airflow:
     def call(self, command: str, **places: Path) -> str:
         """Runs a command of the page on other directories; returns its output."""
         command = command.replace("airflow/bin/airflow", "airflow").replace("local[*]", "local[2]")
-        command = command.replace("$PWD/.venv", str(Path(sys.executable).parent.parent))
+        command = command.replace("$PWD/.venv", str(ENVIRONMENT))
         for name, place in places.items():
             command = re.sub(f'(?<="{name}": )"[^"]*"', json.dumps(str(place)), command)
         done = subprocess.run(
@@ -88,7 +89,7 @@ class Airflow:
         output = place / "output"
         settings = {
             "application": str(ROOT / f"jobs/{'dry_run' if dag == 'kafka_log_policies' else 'compact'}.py"),
-            "environment": str(Path(sys.executable).parent.parent),
+            "environment": str(ENVIRONMENT),
             "spark_home": str(spark_home()),
             "log_dir": str(log_dir),
             "report_dir": str(place / "reports"),
@@ -136,28 +137,9 @@ def test_the_commands_of_the_page_prepare_an_airflow_and_run_the_dag(airflow: Ai
     assert json.loads(report.read_text())["totals"]["failed"] == 0, said[-3000:]
 
 
-class Slot(NamedTuple):
-    """A place with a log directory, what a run for a slot gave there, its output, and its reports by name."""
-
-    place: Path
-    log_dir: Path
-    found: dict[str, Any]
-    said: str
-    reports: dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def compacted(airflow: Airflow, tmp_path_factory: pytest.TempPathFactory) -> Slot:
-    """The sample, once compacted."""
-    place = tmp_path_factory.mktemp("compacted")
-    log_dir = unpack_sample(place)
-    found, said = airflow.run(place, log_dir)
-    reports = {path.name: json.loads(path.read_text()) for path in (place / "reports").iterdir()}
-    return Slot(place, log_dir, found, said, reports)
-
-
-def test_a_slot_is_compacted_as_of_its_end_and_its_report_read(compacted: Slot) -> None:
-    found, said = compacted.found, compacted.said
+def test_a_slot_is_compacted_as_of_its_end_and_a_repeated_one_finds_nothing_to_do(airflow: Airflow, tmp_path: Path) -> None:
+    log_dir = unpack_sample(tmp_path)
+    found, said = airflow.run(tmp_path, log_dir)
     assert found["dags"] == ["kafka_log_compaction", "kafka_log_compaction_local", "kafka_log_policies"]
     assert (found["max_active_runs"], found["catchup"]) == (1, False)
     assert found["pools"]["compact"] == "kafka_log_dirs"
@@ -166,25 +148,16 @@ def test_a_slot_is_compacted_as_of_its_end_and_its_report_read(compacted: Slot) 
     assert found["tasks"] == {"compact": "success", "check_report": "success"}, said
     assert found["run"] == "success"
     end_ms = int(datetime.fromisoformat(found["end"]).timestamp()) * 1000
-    assert list(compacted.reports) == [f"compact-{end_ms}.json"]
-    (document,) = compacted.reports.values()
+    (report,) = (tmp_path / "reports").iterdir()
+    assert report.name == f"compact-{end_ms}.json"
+    document = json.loads(report.read_text())
     assert document["as_of_ms"] == end_ms
     assert document["totals"]["cleaned"] > 3
-    assert not list(compacted.log_dir.glob("*/*.clean*"))
-
-
-def test_a_task_calls_the_python_api_in_the_environment_of_the_project(airflow: Airflow, tmp_path: Path) -> None:
-    """On logs that need worker processes: these would run the script of the task, which has no guard, again."""
-    log_dir = unpack_sample(tmp_path)
-    shutil.move(write_large_log(tmp_path / "large") / "orders-0", log_dir / "orders-9")
-    found, said = airflow.run(tmp_path, log_dir, "kafka_log_compaction_local")
-    assert found["tasks"] == {"compact": "success"}, said
-    assert found["pools"] == {"compact": "kafka_log_dirs"}
-    (report,) = (tmp_path / "reports").iterdir()
-    document = json.loads(report.read_text())
-    assert document["engine"]["name"] == "local"
-    assert document["totals"]["cleaned"] > 3
-    assert {log["status"] for log in document["logs"] if (log["topic"], log["partition"]) == ("orders", 9)} == {"cleaned"}
+    assert not list(log_dir.glob("*/*.clean*"))
+    before = {path: path.read_bytes() for path in log_dir.rglob("*.log")}
+    found, said = airflow.run(tmp_path, log_dir)
+    assert found["run"] == "success", said
+    assert {path: path.read_bytes() for path in log_dir.rglob("*.log")} == before != {}
 
 
 DAG_OF_THE_PAGE = """\
@@ -194,24 +167,35 @@ with DAG("own", schedule="@daily", start_date=datetime(2025, 12, 1, tzinfo=timez
 """
 
 
-def test_a_task_of_ones_own_runs_as_the_page_airflow_md_writes_it(airflow: Airflow, tmp_path: Path) -> None:
-    """On logs that need worker processes."""
+@pytest.fixture
+def own_dag(airflow: Airflow, tmp_path: Path) -> Iterator[None]:
+    """The task of one's own that the page writes, in a DAG."""
     page = (ROOT / "docs/airflow.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    log_dir = unpack_sample(tmp_path)
-    replace_log(log_dir, "orders", write_large_log(tmp_path / "large") / "orders-0")
-    environment = str(Path(sys.executable).parent.parent)
-    example = example.replace("/opt/kafka-log-compaction/.venv", environment).replace("/backup/kafka-1", str(log_dir))
+    example = example.replace("/opt/kafka-log-compaction/.venv", str(ENVIRONMENT))
+    example = example.replace("/backup/kafka-1", str(tmp_path / SAMPLE_ROOT))
     dag = airflow.folder / "own.py"
     dag.write_text(DAG_OF_THE_PAGE + textwrap.indent(example, "    "))
-    try:
-        found, said = airflow.run(tmp_path, log_dir, "own")
-    finally:
-        dag.unlink()
+    yield
+    dag.unlink()
+
+
+@pytest.mark.usefixtures("own_dag")
+@pytest.mark.parametrize("dag", ["kafka_log_compaction_local", "own"])
+def test_a_task_calls_the_python_api_in_the_environment_of_the_project(airflow: Airflow, tmp_path: Path, dag: str) -> None:
+    """On logs that need worker processes: these would run the script of the task, which has no guard, again."""
+    log_dir = unpack_sample(tmp_path)
+    replace_log(log_dir, "orders", write_large_log(tmp_path / "large") / "orders-0")
+    found, said = airflow.run(tmp_path, log_dir, dag)
     assert found["tasks"] == {"compact": "success"}, said
     assert found["pools"] == {"compact": "kafka_log_dirs"}
     assert not list(log_dir.glob("*/*.clean*"))
     assert sum(file.stat().st_size for file in (log_dir / "orders-0").glob("*.log")) < 10_000_000
+    reports = [json.loads(path.read_text()) for path in (tmp_path / "reports").glob("*.json")]
+    assert reports or dag == "own"
+    for document in reports:
+        assert document["engine"]["name"] == "local"
+        assert document["totals"]["cleaned"] > 3
 
 
 def test_a_copy_continues_that_of_the_last_slot(airflow: Airflow, tmp_path: Path) -> None:
@@ -226,13 +210,6 @@ def test_a_copy_continues_that_of_the_last_slot(airflow: Airflow, tmp_path: Path
     assert [request.get("since") for request in requests] == [None, str(first)]
     reports = [json.loads(path.read_text()) for path in sorted((tmp_path / "reports").iterdir())]
     assert {log["since"] for log in reports[0]["logs"]} == {""}
-
-
-def test_a_repeated_slot_finds_nothing_to_do(airflow: Airflow, compacted: Slot) -> None:
-    before = {path: path.read_bytes() for path in compacted.log_dir.rglob("*.log")}
-    found, said = airflow.run(compacted.place, compacted.log_dir)
-    assert found["run"] == "success", said
-    assert {path: path.read_bytes() for path in compacted.log_dir.rglob("*.log")} == before != {}
 
 
 def test_a_log_that_failed_fails_the_run_and_is_named(airflow: Airflow, tmp_path: Path) -> None:
@@ -253,19 +230,25 @@ def test_a_log_that_failed_fails_the_run_and_is_named(airflow: Airflow, tmp_path
     assert "orders 1 " not in checkpoint
 
 
-def test_a_job_that_could_not_run_fails_the_run(airflow: Airflow, tmp_path: Path) -> None:
-    found, said = airflow.run(tmp_path, tmp_path / "no-such-directory")
+@pytest.mark.parametrize(
+    ("directory", "more", "texts"),
+    [
+        ("no-such-directory", {}, ["the job wrote no report", "no retry would help"]),
+        (
+            "",
+            {"environment": "/no/such/environment"},
+            ["/no/such/environment/bin/python does not exist: set the parameter 'environment'"],
+        ),
+    ],
+    ids=["no logs", "incomplete environment"],
+)
+def test_a_job_that_cannot_run_fails_at_once_and_says_what_is_missing(
+    airflow: Airflow, tmp_path: Path, directory: str, more: dict[str, str], texts: list[str]
+) -> None:
+    found, said = airflow.run(tmp_path, tmp_path / directory, **more)
     assert found["run"] == "failed"
-    assert "the job wrote no report" in said
-    assert "no retry would help" in said
     assert found["attempts"]["compact"] == 1
-
-
-def test_an_environment_that_is_incomplete_fails_at_once_and_says_what_is_missing(airflow: Airflow, tmp_path: Path) -> None:
-    found, said = airflow.run(tmp_path, tmp_path, environment="/no/such/environment")
-    assert found["run"] == "failed"
-    assert found["attempts"]["compact"] == 1
-    assert "/no/such/environment/bin/python does not exist: set the parameter 'environment'" in said
+    assert [text for text in texts if text not in said] == []
 
 
 @pytest.mark.parametrize("served", ["", "https://reports.example.org/kafka"])

@@ -1,17 +1,42 @@
-"""A standalone Spark of separate processes on loopback."""
+"""A standalone Spark of separate processes on loopback, and other processes that serve until they are stopped."""
 
 from __future__ import annotations
 
 import re
 import subprocess
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from tests.kafka.jars import spark_home
+from tests.waiting import wait_until
 
+T = TypeVar("T")
 _TIMEOUT_S = 90
+
+
+class Daemon:
+    """A process that writes to a file.
+
+    :param output: in the directory in which it is started
+    """
+
+    def __init__(self, command: Sequence[object], output: Path, environment: Mapping[str, str]) -> None:
+        self._output = output
+        with output.open("wb") as out:
+            self.process = subprocess.Popen(
+                list(map(str, command)), cwd=output.parent, env=environment, stdout=out, stderr=subprocess.STDOUT
+            )
+
+    def log(self) -> str:
+        return self._output.read_text(errors="replace")
+
+    def await_result(self, result: Callable[[], T], seconds: float = _TIMEOUT_S) -> T:
+        """The first true result; fails with what the process has written if it ends before."""
+        wait_until(lambda: self.process.poll() is not None or result(), seconds)
+        assert self.process.poll() is None, self.log()[-2000:]
+        return result()
 
 
 class Standalone:
@@ -23,16 +48,14 @@ class Standalone:
         #: the master, then the workers
         self.processes: list[subprocess.Popen[bytes]] = []
         self._environment = {**environment, "SPARK_HOME": str(spark_home())}
-        master = self._start("Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        self.url = self._await(master, r"(spark://127\.0\.0\.1:\d+)")
+        options = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        self.url = self._start("Master", options, r"(spark://127\.0\.0\.1:\d+)")
 
-    def add_worker(self, host: str = "127.0.0.1") -> subprocess.Popen[bytes]:
+    def add_worker(self, host: str = "127.0.0.1") -> None:
         """Another worker of one core; awaits its registration."""
         work = self.place / f"work-{len(self.processes)}"
         options = ("--host", host, "--webui-port", "0", "--cores", "1", "--memory", "1g", "--work-dir", str(work))
-        log = self._start("Worker", *options, self.url)
-        self._await(log, r"(Successfully registered with master)")
-        return self.processes[-1]
+        self._start("Worker", (*options, self.url), r"(Successfully registered with master)")
 
     def stop(self) -> None:
         for process in reversed(self.processes):
@@ -40,25 +63,14 @@ class Standalone:
         for process in self.processes:
             process.wait(_TIMEOUT_S)
 
-    def _start(self, role: str, *options: str) -> Path:
-        log = self.place / f"{role}-{len(self.processes)}.log"
-        command = [str(spark_home() / "bin/spark-class"), f"org.apache.spark.deploy.{role.lower()}.{role}", *options]
-        with log.open("wb") as out:
-            self.processes.append(
-                subprocess.Popen(command, cwd=self.place, env=self._environment, stdout=out, stderr=subprocess.STDOUT)
-            )
-        return log
-
-    def _await(self, log: Path, pattern: str) -> str:
-        deadline = time.monotonic() + _TIMEOUT_S
-        while time.monotonic() < deadline:
-            found = re.search(pattern, log.read_text(errors="replace"))
-            if found:
-                return found[1]
-            if self.processes[-1].poll() is not None:
-                break
-            time.sleep(0.1)
-        raise TimeoutError(f"{pattern} not in {log}: {log.read_text(errors='replace')[-2000:]}")
+    def _start(self, role: str, options: Sequence[str], sign: str) -> str:
+        """Starts a process; returns the sign that it is ready, in what it writes."""
+        command = [spark_home() / "bin/spark-class", f"org.apache.spark.deploy.{role.lower()}.{role}", *options]
+        daemon = Daemon(command, self.place / f"{role}-{len(self.processes)}.log", self._environment)
+        self.processes.append(daemon.process)
+        found = daemon.await_result(lambda: re.search(sign, daemon.log()))
+        assert found is not None
+        return found[1]
 
 
 @contextmanager
