@@ -27,19 +27,14 @@ import psutil
 
 import compaction
 from compaction.engine import ByPlace, Item, Job, Source
-from compaction.engine_choice import EngineChoice
 from compaction.engines.spark import Shuffled, SparkEngine
 from compaction.engines.spark_session import build_session
 from compaction.files.filesystem import Chunk, File, storage_errors
 from compaction.files.local import LocalFileSystem, LocalOutput
 from compaction.passes.tasks import OutputPart
-from compaction.run.compact import clean_logs
-from compaction.run.sizing import Sizes
-from tests.crash.kill import CLUSTER, ROOT, contents
-from tests.damage.valid_logs import NOW_MS, valid_log, write_log
+from tests.crash.kill import CLUSTER, ROOT
 from tests.golden import unpack_sample
 from tests.jvm import executor_options
-from tests.local_job import request_for
 from tests.local_passes import LocalPasses
 from tests.passes.test_repeated_tasks import (
     ALL,
@@ -50,20 +45,12 @@ from tests.passes.test_repeated_tasks import (
     count,
     digests,
     errors_in,
+    running_on,
     without_times,
 )
 
 R = TypeVar("R")
 
-KINDS = ("none", "zstd", "mixed", "transactions")
-#: so small that each log has several slices, shards, groups and output parts
-SIZES = Sizes(slice_bytes=1_000, scan_bytes=2_000, shard_entries=20)
-CONFIG = {
-    "cleanup.policy": "compact",
-    "min.cleanable.dirty.ratio": "0",
-    "index.interval.bytes": "100",
-    "internal.segment.bytes": "4000",
-}
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "50ms",
@@ -246,10 +233,9 @@ def _lose_shuffle_files() -> None:
 
 
 class Disturbed(SparkEngine):
-    """``at`` is that of a case; ``context`` is Spark's, once it has been started."""
+    """``at`` is that of a case."""
 
     at = ""
-    context: Any = None
 
     def run(self, job: Job, source: Any, work: Any) -> list[Any]:
         if job.name == "pass 2" and self.at in CLEANING:
@@ -272,18 +258,6 @@ class Disturbed(SparkEngine):
 
 
 # the commands: each returns its report as a document, and perhaps digests of its ``files``
-
-
-def small(log_dir: Path) -> dict[str, Any]:
-    """Small logs of several kinds are cleaned in place, beside the sample; no other file is left."""
-    place = log_dir.with_name("small")
-    shutil.rmtree(place, ignore_errors=True)
-    for kind in KINDS:
-        write_log(place / f"{kind}-0", valid_log(kind, segments=7).files)
-    engine = LocalPasses if Disturbed.context is None else partial(Disturbed, Disturbed.context)
-    report = clean_logs(engine, request_for(place, NOW_MS, dict.fromkeys(KINDS, CONFIG)), sizes=SIZES)
-    assert report.exit_code == 0
-    return report.to_dict() | {"files": contents(place)}
 
 
 def erase(log_dir: Path) -> dict[str, Any]:
@@ -313,7 +287,7 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case(small, "tasks"), Case(small, "twice"), Case(small, "executor"),
+    Case(compact_in_place, "tasks"), Case(compact_in_place, "twice"), Case(compact_in_place, "executor"),
     Case(compact_copy, "pass 1"), Case(compact_copy, "between", True), Case(compact_in_place, "pass 2", True),
     Case(count, "join", True), Case(verify_copy, "join", True), Case(erase, "run", True),
 )  # fmt: skip
@@ -342,7 +316,8 @@ def main(place: Path, master: str, names: Sequence[str]) -> None:
     log_dir, marks = unpack_sample(place), place / "marks"
     marks.mkdir()
     cases = [case for case in CASES if str(case) in names]
-    undisturbed = {case.command: compared(case.command(log_dir)) for case in cases}
+    with running_on(LocalPasses()):
+        undisturbed = {command: compared(command(log_dir)) for command in {case.command for case in cases}}
     session = build_session(
         "faulty tasks",
         extra={
@@ -357,16 +332,15 @@ def main(place: Path, master: str, names: Sequence[str]) -> None:
             "spark.shuffle.io.retryWait": "100ms",
         },
     )
-    Disturbed.context = session.sparkContext
-    EngineChoice.passes = lambda *_: partial(Disturbed, Disturbed.context)  # type: ignore[method-assign]
     for case in cases:
         shutil.rmtree(marks)
         marks.mkdir()
         if case.fails:
             (marks / _FAILS).touch()
         Disturbed.at = case.at
-        report, expected = case.command(log_dir), undisturbed[case.command]
-        result = compared(report)
+        with running_on(Disturbed(session.sparkContext)):
+            report = case.command(log_dir)
+        result, expected = compared(report), undisturbed[case.command]
         found = {
             "case": str(case),
             "equal": result == expected,

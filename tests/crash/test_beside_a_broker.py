@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import re
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,15 +32,9 @@ def batches(log_dir: Path) -> dict[str, bytes]:
     return {log.name: b"".join(path.read_bytes() for path in sorted(log.glob("*.log"))) for log in logs}
 
 
-@pytest.fixture(scope="module")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpack_sample(tmp_path_factory.mktemp("sample"))
-
-
 @pytest.fixture
-def log_dir(sample: Path, tmp_path: Path) -> Path:
-    shutil.copytree(sample, tmp_path / "kafka-logs")
-    return tmp_path / "kafka-logs"
+def log_dir(tmp_path: Path) -> Path:
+    return unpack_sample(tmp_path)
 
 
 #: changes before which the job is stopped; ``tests.output.test_states_against_kafka`` has all, without a broker
@@ -65,19 +58,17 @@ class Undisturbed(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(sample: Path, gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    place = tmp_path_factory.mktemp("undisturbed")
-    shutil.copytree(sample, place / "before")
-    shutil.copytree(sample, place / "after")
-    ended, steps = run_until(place / "after", None, *OPTIONS)
+def undisturbed(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    before, after = (unpack_sample(tmp_path_factory.mktemp(name)) for name in ("before", "after"))
+    ended, steps = run_until(after, None, *OPTIONS)
     assert ended is not None and ended.code == 0, ended
-    after = batches(place / "after")
-    originals, ends = served(gateway, place / "before", *TOPICS, committed_only=True)
-    survivors, ends_after = served(gateway, place / "after", *TOPICS, committed_only=True)
+    batches_after = batches(after)
+    originals, ends = served(gateway, before, *TOPICS, committed_only=True)
+    survivors, ends_after = served(gateway, after, *TOPICS, committed_only=True)
     assert ends == ends_after
     assert survivors.items() < originals.items()
     assert {topic for topic, _, _ in originals.keys() - survivors.keys()} == set(TOPICS)
-    return Undisturbed(steps, originals, survivors, ends, after)
+    return Undisturbed(steps, originals, survivors, ends, batches_after)
 
 
 @pytest.mark.parametrize(("sign", "later"), STOPS.values(), ids=STOPS)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.cluster.standalone import standalone
-from tests.crash.faulty_spark import CASES, Case, results, small
+from tests.crash.faulty_spark import CASES, Case, results
 from tests.crash.kill import CLUSTER, LOCAL
-from tests.passes.test_repeated_tasks import LOG
+from tests.passes.test_repeated_tasks import LOG, compact_in_place
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
@@ -27,14 +27,14 @@ def is_undisturbed(found: dict[str, Any]) -> bool:
 
 def test_failed_tasks_are_retried(tmp_path: Path) -> None:
     """Between the passes, the shuffle files of the first are lost, too."""
-    (found,) = results(tmp_path, LOCAL, [Case(small, "tasks")]).values()
+    (found,) = results(tmp_path, LOCAL, [Case(compact_in_place, "tasks")]).values()
     assert set(found["faults"]) == {"half.0", "half.1", "half.2", "done.0", "done.1", "done.2", "worker.0", "worker.1"}
     assert is_undisturbed(found)
 
 
 def test_an_output_part_written_by_two_tasks_is_used_once(tmp_path: Path) -> None:
     with standalone(tmp_path / "cluster", os.environ, HOSTS) as cluster:
-        (found,) = results(tmp_path, cluster.url, [Case(small, "twice")]).values()
+        (found,) = results(tmp_path, cluster.url, [Case(compact_in_place, "twice")]).values()
     assert found["faults"] == ["again.0", "slow.0"]
     assert is_undisturbed(found)
 
