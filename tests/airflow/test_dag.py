@@ -243,7 +243,7 @@ def test_a_log_that_failed_fails_the_run_and_is_named(airflow: Airflow, tmp_path
     ids=["no logs", "incomplete environment"],
 )
 def test_a_job_that_cannot_run_fails_at_once_and_says_what_is_missing(
-    airflow: Airflow, tmp_path: Path, directory: str, more: dict[str, str], texts: list[str]
+    airflow: Airflow, tmp_path: Path, directory: str, more: dict[str, Any], texts: list[str]
 ) -> None:
     found, said = airflow.run(tmp_path, tmp_path / directory, **more)
     assert found["run"] == "failed"

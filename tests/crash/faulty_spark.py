@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -199,7 +199,9 @@ def _reads() -> Iterator[None]:
                 raise OSError(errno.EIO, "Input/output error")
         return real(self, path, start, end, **options)
 
-    with patch.object(LocalFileSystem, "open", opened) if marked(_FAILS) else nullcontext():
+    with ExitStack() as stack:
+        if marked(_FAILS):
+            stack.enter_context(patch.object(LocalFileSystem, "open", opened))
         yield
 
 

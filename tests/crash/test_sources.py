@@ -33,7 +33,9 @@ PARTS = Sizes(slice_bytes=300, scan_bytes=600, shard_entries=20)
 def call(log_dir: Path, name: str) -> tuple[tuple[object, ...], Path | None]:
     """The options of a run, and the directory of its results."""
     out = log_dir.with_name("out")
-    calls = {"in place": ((), log_dir), "to a copy": (("--output-dir", out), out), "dry run": (("--dry-run",), None)}
+    calls: dict[str, tuple[tuple[object, ...], Path | None]] = {
+        "in place": ((), log_dir), "to a copy": (("--output-dir", out), out), "dry run": (("--dry-run",), None)
+    }  # fmt: skip
     return calls[name]
 
 
