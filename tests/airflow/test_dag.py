@@ -12,7 +12,6 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -28,7 +27,6 @@ pytestmark = pytest.mark.airflow
 
 ENVIRONMENT = Path(sys.executable).parent.parent
 SLOT, NEXT_SLOT = "2025-12-31T02:10:00+00:00", "2026-01-01T02:10:00+00:00"
-NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class Airflow:
@@ -81,7 +79,7 @@ class Airflow:
         place: Path,
         log_dir: Path,
         dag: str = "kafka_log_compaction",
-        variables: Mapping[str, str] = NONE,
+        variables: Mapping[str, str] | None = None,
         slot: str = SLOT,
         **more: object,
     ) -> tuple[dict[str, Any], str]:
@@ -96,7 +94,7 @@ class Airflow:
             **({"min_ratio": 0} if dag == "kafka_log_compaction" else {}),
             **more,
         }
-        order = {"folder": str(self.folder), "dag": dag, "slot": slot, "settings": settings, "variables": dict(variables)}
+        order = {"folder": str(self.folder), "dag": dag, "slot": slot, "settings": settings, "variables": dict(variables or {})}
         assert self._runner.stdin is not None and self._runner.stdout is not None
         print(json.dumps({**order, "output": str(output)}), file=self._runner.stdin, flush=True)
         answer = self._runner.stdout.readline()
@@ -255,7 +253,7 @@ def test_a_job_that_cannot_run_fails_at_once_and_says_what_is_missing(
 def test_policies_are_compared_and_the_task_links_to_the_page(airflow: Airflow, tmp_path: Path, served: str) -> None:
     log_dir = unpack_sample(tmp_path)
     before = {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()}
-    variables = {"AIRFLOW_VAR_KAFKA_LOG_REPORT_URL": served} if served else {}
+    variables = {"AIRFLOW_VAR_KAFKA_LOG_REPORT_URL": served} if served else None
     policies = ["configured", "cleanup.policy=compact,min.cleanable.dirty.ratio=0"]
     found, said = airflow.run(tmp_path, log_dir, "kafka_log_policies", variables, topics=["orders", "users"], policies=policies)
     assert found["tasks"] == {"compare": "success"}, said

@@ -55,11 +55,6 @@ class Ended(NamedTuple):
     err: str
 
 
-def logs_of(log_dir: Path) -> dict[str, object]:
-    """The files of each log."""
-    return {path.name: look_at(path) for path in sorted(log_dir.iterdir()) if path.is_dir()}
-
-
 def cleaned_topics(log_dir: Path) -> set[str]:
     """The topics of the logs that were cleaned, by their checkpoints."""
     path = log_dir / CLEANER_OFFSETS

@@ -11,8 +11,6 @@ from typing import NamedTuple
 import pytest
 
 import compaction
-from compaction.files.lock import lock_directory
-from compaction.names import LOCK
 from tests.crash.snapshots import Served, check_snapshots, served
 from tests.crash.surroundings import run, run_until
 from tests.golden import unpack_sample
@@ -141,8 +139,6 @@ def test_a_dry_run_reads_and_warns_that_a_broker_is_running(
         assert "\n1 log (the log changed while it was read): orders-0\n" in moved.out
         assert broker.running
         assert len(clients.read_all("orders")) > 0
-    with lock_directory(str(log_dir)):
-        assert (log_dir / LOCK).exists()
 
 
 def test_a_snapshot_of_a_running_broker_is_compacted_to_a_copy_that_serves_the_same(tmp_path: Path) -> None:

@@ -16,8 +16,6 @@ from tests.passes.test_repeated_tasks import LOG, compact_in_place
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
-#: Spark starts a speculative attempt only on another host
-HOSTS = ("127.0.0.1", "127.0.0.2")
 LOST = [case for case in CASES if case.at not in ("tasks", "twice")]
 
 
@@ -33,7 +31,8 @@ def test_failed_tasks_are_retried(tmp_path: Path) -> None:
 
 
 def test_an_output_part_written_by_two_tasks_is_used_once(tmp_path: Path) -> None:
-    with standalone(tmp_path / "cluster", os.environ, HOSTS) as cluster:
+    # Spark starts a speculative attempt only on another host
+    with standalone(tmp_path / "cluster", os.environ, ("127.0.0.1", "127.0.0.2")) as cluster:
         (found,) = results(tmp_path, cluster.url, [Case(compact_in_place, "twice")]).values()
     assert found["faults"] == ["again.0", "slow.0"]
     assert is_undisturbed(found)

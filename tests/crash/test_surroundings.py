@@ -29,7 +29,6 @@ from tests.crash.surroundings import (
     become_nobody,
     cleaned_topics,
     forked,
-    logs_of,
     make_logs,
     mounted,
     only_the_subject_failed,
@@ -45,7 +44,6 @@ from tests.local_job import request_for
 from tests.local_passes import LocalPasses
 from tests.log.logs import build
 
-NOTHING_KEPT = ("--set", "file.delete.delay.ms=0")
 _CREATES = frozenset(("create", "write_file", "link", "copy", "rename", "second name", "mkdir"))
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 ACTIVE = 1_000_000
@@ -82,16 +80,16 @@ def test_a_disk_that_fills_up_while_outputs_are_written_leaves_the_log_unchanged
 ) -> None:
     monkeypatch.setattr(waves.SpaceBudget, "fits", lambda *_: True)
     (disk / "other files").write_bytes(bytes(4 << 20))
-    before = logs_of(disk)
+    stays, shrinks = look_at(disk / "stays-0"), look_at(disk / "shrinks-0")
     ended = run(disk)
     assert ended.code == 1
     message = r"error: {}: \S+: cannot write \(No space left on device\); the log is unchanged"
     assert re.search(message.format("stays-0"), ended.err)
-    assert look_at(disk / "stays-0") == before["stays-0"]
+    assert look_at(disk / "stays-0") == stays
     # the other log, which is cleaned beside it, fails if it needs space while the disk is full
     if not cleaned_topics(disk):
         assert re.search(message.format("shrinks-0"), ended.err)
-        assert look_at(disk / "shrinks-0") == before["shrinks-0"]
+        assert look_at(disk / "shrinks-0") == shrinks
     (disk / "other files").unlink()
     monkeypatch.undo()
     assert run(disk, "--topic", "shrinks").code == 0
@@ -127,15 +125,11 @@ def test_a_log_that_is_another_users_fails_and_the_others_are_cleaned(
 # mounts
 
 
-def code_of_run(log_dir: Path) -> int:
-    return run(log_dir, *NOTHING_KEPT).code
-
-
 @pytest.mark.parametrize("runs", [10, pytest.param(80, marks=pytest.mark.crash)])
 def test_a_directory_and_its_bind_mount_are_cleaned_once(root: None, log_dir: Path, tmp_path: Path, runs: int) -> None:
     """In one call, or in two at the same time."""
-    undisturbed = make_logs(tmp_path / "undisturbed")
-    assert code_of_run(undisturbed) == 0
+    undisturbed, nothing_kept = make_logs(tmp_path / "undisturbed"), ("--set", "file.delete.delay.ms=0")
+    assert run(undisturbed, *nothing_kept).code == 0
     cleaned = look_at(undisturbed / "subject-0")
     with mounted(tmp_path / "twin", "--bind", str(log_dir)) as twin:
         for number in range(runs):
@@ -143,11 +137,11 @@ def test_a_directory_and_its_bind_mount_are_cleaned_once(root: None, log_dir: Pa
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             make_logs(log_dir)
             if number % 2:
-                ended = run(log_dir, *NOTHING_KEPT, "--log-dir", twin)
+                ended = run(log_dir, *nothing_kept, "--log-dir", twin)
                 assert ended.code == 0, ended.err
                 assert ended.out.count("\nsubject-0 ") == 1
             else:
-                children = [forked(partial(code_of_run, place)) for place in (log_dir, twin)]
+                children = [forked(partial(lambda at: run(at, *nothing_kept).code, place)) for place in (log_dir, twin)]
                 codes = sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
                 assert codes in ([0, 0], [0, 2]), codes
             assert look_at(log_dir / "subject-0") == look_at(log_dir / "aside-0") == cleaned
