@@ -299,15 +299,15 @@ def test_executors_that_are_killed_lose_nothing(large: Path, tmp_path: Path) -> 
     """Kept shards are scanned again: the copy is the same, or the run fails."""
     killed: list[int] = []
     real = ConnectEngine.run
-
-    def run(self: ConnectEngine, job: Job, source: Any, work: Any) -> list[Any]:
-        if job.name == "pass 2" and not killed:
-            executor = own.executors()[0]
-            killed.append(executor.pid)
-            executor.kill()
-        return real(self, job, source, work)
-
     with serving(tmp_path / "server", "local-cluster[2,1,1024]") as own:
+
+        def run(self: ConnectEngine, job: Job, source: Any, work: Any) -> list[Any]:
+            if job.name == "pass 2" and not killed:
+                executor = own.executors()[0]
+                killed.append(executor.pid)
+                executor.kill()
+            return real(self, job, source, work)
+
         opened = connect(own.url)
         with patch.object(ConnectEngine, "run", run):
             report = _copy(large, tmp_path / "copy", spark=opened)
