@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from operator import truediv
 from pathlib import Path
@@ -185,7 +185,7 @@ def test_every_command_does_what_it_does_with_plain_calls(
     log_dir = unpack_sample(tmp_path)
     with running_on(LocalPasses()):
         expected = plain(command(log_dir))
-    with running_on(ConnectEngine(session)):
+    with closing(ConnectEngine(session)) as engine, running_on(engine):
         assert plain(command(log_dir)) == expected
 
 
