@@ -33,10 +33,10 @@ ROOT = Path(__file__).resolve().parent.parent
 _SHARED = {"spark": "spark: SparkSession", "kafka": "gateway: Gateway"}
 #: what takes longest begins first, in this order: what began last would run alone at the end
 _LONGEST = ("spark", "kafka", *(f"tests/{name}.py" for name in (
-    "cluster/test_connect", "scenarios/test_drawn", "object_store/test_any_store", "crash/test_kill",
-    "conformance/test_versions", "cluster/test_cluster", "crash/test_retries", "kernels/test_compiling", "airflow/test_dag",
-    "spark/test_other_users", "trust/test_lying_storage", "damage/test_bombs", "notebooks/test_notebooks",
-    "trust/test_error_loop", "files/test_other_systems", "object_store/test_object_store", "crash/test_beside_a_broker",
+    "cluster/test_cluster", "scenarios/test_drawn", "object_store/test_any_store", "crash/test_kill", "spark/test_machines",
+    "test_examples", "conformance/test_versions", "crash/test_lost_tasks", "kernels/test_compiling", "airflow/test_dag",
+    "trust/test_disturbed_runs", "damage/test_bombs", "notebooks/test_notebooks", "files/test_other_systems",
+    "object_store/test_object_store", "crash/test_beside_a_broker",
 )))  # fmt: skip
 #: a tier that takes more than this share of its budget says so
 _TOLERATED = 1.25
@@ -90,6 +90,13 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A test that uses a shared JVM has the marker of it."""
+    for marker, argument in _SHARED.items():
+        if argument.partition(":")[0] in getattr(item, "fixturenames", ()):
+            item.add_marker(marker)
 
 
 @pytest.hookimpl(trylast=True)

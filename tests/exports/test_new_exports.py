@@ -488,12 +488,12 @@ def complete(content: str, *, failing: bool = False) -> str:
 
 
 #: for each run what its thread calls before it calls the store
-TURNS: dict[str, Callable[[str, str], None]] = {}
+TURNS: dict[str, Callable[[], None]] = {}
 
 
 def in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
     def called(*given: Any, **named: Any) -> Any:
-        TURNS[current_thread().name]("", "")
+        TURNS[current_thread().name]()
         return function(*given, **named)
 
     return called
@@ -518,7 +518,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> Callable[..., set[str]]:
         schedule = Schedule(chance, 1, lambda _: None)
         schedule.actors = [Actor(OURS), Actor(THEIRS, starts_at=theirs_at)]
         for actor in schedule.actors:
-            TURNS[actor.name] = schedule.turn_of(actor)
+            TURNS[actor.name] = partial(schedule.take_turn, actor)
             actor.work = partial(complete, actor.name, failing=actor.name == failing)
         schedule.run()
         return {actor.outcome for actor in schedule.actors}
