@@ -12,6 +12,7 @@ import pickle
 import random
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -236,7 +237,8 @@ def key_set(keys: list[bytes]) -> KeySet:
 def test_a_set_matches_its_keys_and_no_other(seed: int, share: float) -> None:
     rng = random.Random(seed)
     every = [b"", b"\0", *(rng.randbytes(rng.randrange(1, 40)) for _ in range(150)), b"x" * 70_000]
-    every += [key[:-1] + bytes([key[-1] ^ 1]) for key in every[1:]]
+    # beside each, keys of its size that differ in one byte
+    every += [key[:at] + bytes([key[at] ^ 1]) + key[at + 1 :] for key in every[1:] for at in {0, len(key) // 2, len(key) - 1}]
     held = rng.sample(every, int(len(every) * share))
     rows, _data = located(every)
     matched = np.zeros(len(every), np.bool_)
@@ -301,7 +303,8 @@ def check_halves(layout: int, given: Entries) -> None:
     table, half = SlotTable(layout, 1 << 20, 0.9, len(given), Arena()), len(given) // 2
     assert (table.put(given[:half]), table.put(given, half)) == (half, len(given))
     assert values(table) == dictionary(layout, given)
-    assert len(table) == len(values(table))
+    assert len(table) == len(values(table)) == len(table.offset_words())
+    assert table.offset_words().all()
 
 
 @given(PUTS, st.sampled_from([OFFSETS, COUNTS]))
@@ -555,17 +558,17 @@ def test_a_negative_horizon_is_none() -> None:
     assert out[22] & 0x40 == 0
 
 
-def padded_record(longer: int | None) -> bytes:
-    """A record at offset delta 1; one of its varints is a byte longer than necessary."""
-    *fields, name, value = (padded(int(at > 0), 1 + (at == longer)) for at in range(7))
+def padded_record(*longer: int) -> bytes:
+    """A record at offset delta 1; some of its varints are a byte longer than necessary."""
+    *fields, name, value = (padded(int(at > 0), 1 + (at in longer)) for at in range(7))
     body = b"\0" + b"".join([*fields[:3], b"b", fields[3], b"2", fields[4], name, b"h", value, b"x"])
-    return padded(len(body), 1 + (longer == 7)) + body
+    return padded(len(body), 1 + (7 in longer)) + body
 
 
-@pytest.mark.parametrize("longer", range(8))
-def test_a_record_becomes_canonical_whichever_of_its_varints_is_padded(longer: int) -> None:
-    records = TWO[HEADER_SIZE : HEADER_SIZE + 9] + padded_record(longer)
-    log, out, expected = bytearray(TWO[:HEADER_SIZE] + records), np.zeros(10_000, np.uint8), padded_record(None)
+@pytest.mark.parametrize("longer", [(), *((at,) for at in range(8)), *combinations(range(8), 2)])
+def test_a_record_becomes_canonical_whichever_of_its_varints_are_padded(longer: tuple[int, ...]) -> None:
+    records = TWO[HEADER_SIZE : HEADER_SIZE + 9] + padded_record(*longer)
+    log, out, expected = bytearray(TWO[:HEADER_SIZE] + records), np.zeros(10_000, np.uint8), padded_record()
     log[8:12] = (len(log) - 12).to_bytes(4, "big")
     assert rewritten(bytes(log), {}, out) == (1, OK)
     assert out[HEADER_SIZE:].tobytes().rstrip(b"\0") == expected
