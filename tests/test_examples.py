@@ -323,12 +323,12 @@ RUN_BY = {
     "airflow.md": ("airflow/test_dag.py", 1),
     "data-source.md": ("test_examples.py", 2),
     # on files of other programs, which only Spark reads
-    "exports.md": ("source/test_exports_page.py", 2),
-    # the engine: engines/test_how_to_add.py; the option is a part of a module
+    "exports.md": ("source/test_pages.py", 2),
+    # the engine: engines/test_workers.py; the option is a part of a module
     "how-to-add.md": ("test_examples.py", 4),
     "newest-values.md": ("test_examples.py", 3),
     "python.md": ("engines/test_workers.py", 1),
-    "tables.md": ("source/test_tables_page.py", 7),
+    "tables.md": ("source/test_pages.py", 7),
 }
 
 
