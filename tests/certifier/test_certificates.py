@@ -347,9 +347,11 @@ def test_what_replaces_a_record_of_a_key_is_named(tmp_path: Path, left: list[Rec
 
 
 def test_producers_without_an_entry_in_the_snapshot_need_no_batch(tmp_path: Path) -> None:
+    """The newest one that is not past the log end."""
     sides = write_sides(tmp_path, BEFORE, [*AFTER[:2], *AFTER[3:]])
     for side in sides:
-        write_producers(side / "odd-0", 6, ())
+        for offset in (6, 99):
+            write_producers(side / "odd-0", offset, ())
     assert violations(*sides, K) == []
 
 

@@ -20,7 +20,7 @@ from compaction.formats import indexes
 from compaction.rules.log_view import AbortedTxn
 from tests.certifier.certify import certify_copy
 from tests.certifier.story import CONFIG, INTERVAL_BYTES, NOW_MS, TOPIC, Change, Story, T, build, records, sent
-from tests.kafka.encode import Batch, Record
+from tests.kafka.encode import Batch, Legacy, Record
 from tests.local_job import clean_locally, write_offsets
 from tests.log import logs
 from tests.oracle.disk import read_partition, write_partition
@@ -395,6 +395,17 @@ def test_only_a_copied_batch_keeps_a_max_timestamp_that_is_too_low(
         logs.build(0, [each.encode() for each in (batches[0], rewritten, batches[2])]).put(LocalFileSystem(), str(after / LOG))
     (log,) = certify_copy(before, after, logs.NOW_MS, TOPICS).logs
     check(log, *violations)
+
+
+def test_messages_whose_offsets_lie_in_the_wrapper_before_are_named(tmp_path: Path) -> None:
+    """A wrapper has its last offset only, which increases."""
+    first, second = ([Record(offset, logs.NOW_MS, b"%d" % offset, b"v") for offset in some] for some in (range(3), range(3, 5)))
+    wrapped = [Legacy(messages, 1, "gzip").encode() for messages in (first, second, [first[2], *second])]
+    before, after = source(tmp_path, [logs.build(0, wrapped[:2]), logs.data_segment(5, [5])])
+    clean_copy(before, after, logs.NOW_MS)
+    logs.build(0, [wrapped[0], wrapped[2]]).put(LocalFileSystem(), str(after / LOG))
+    (log,) = certify_copy(before, after, logs.NOW_MS, TOPICS).logs
+    assert Violation(2, "offset does not increase") in log.violations
 
 
 @pytest.mark.parametrize("first_offset", [4, 3])

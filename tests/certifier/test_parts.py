@@ -4,20 +4,23 @@ the walk through segments with its transactions and ranges, the tables of keys, 
 from __future__ import annotations
 
 import random
+import struct
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
+import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from compaction.certifier import key_tables
+from compaction.certifier import key_tables, segments
 from compaction.certifier import reader as own
 from compaction.certifier.erased_keys import matcher, matching
 from compaction.certifier.find_pairs import CleaningRules, LogPair, SegmentFiles, Side
 from compaction.certifier.key_tables import KeyTables
-from compaction.certifier.reader import ByteRange, Chunk, is_torn, read_batches, read_chunks, read_varint
+from compaction.certifier.reader import HEADER_BYTES, ByteRange, Chunk, is_torn, read_batches, read_chunks, read_varint
 from compaction.certifier.records import RangeTask, cut_into_ranges
 from compaction.certifier.segments import DATA, EVENT_ROW, SegmentWalk, WalkedLog, WalkTask, join_runs, walk_segment
 from compaction.certifier.transactions import OPEN, TXN_EVENT_ROW, aborted_data, following, is_aborted, resolve
@@ -30,7 +33,7 @@ from compaction.formats.primitives import FormatError
 from compaction.kernels.locate import RECORD_ROW
 from compaction.kernels.tables import ABORT, BATCH_ROW, COMMIT
 from compaction.names import TopicPartition
-from tests.kafka.encode import Batch, Legacy, Record
+from tests.kafka.encode import Batch, Legacy, Producer, Record, marker
 from tests.kernels.tables import random_segment
 from tests.oracle.random_logs import Flavour
 from tests.oracle.tables import batch_table
@@ -112,6 +115,18 @@ def test_damage_is_what_the_reader_of_compaction_finds(tmp_path: Path, flavour: 
             assert outcome(path, certifier=True) == outcome(path, certifier=False), at
 
 
+def test_markers_of_any_bytes_are_to_the_reader_what_they_are_to_that_of_compaction(tmp_path: Path) -> None:
+    """The checksum is that of the changed bytes: each of a marker's record, and lengths that reach past its end."""
+    path, sound = tmp_path / "0.log", marker(7, 1_000, Producer(5, 0), COMMIT)
+    for at in range(HEADER_BYTES, len(sound)):
+        for byte in {0, 1, 2, 8, 16, 0x7E, 0x80, sound[at] + 2, sound[at] + 4}:
+            damaged = bytearray(sound + marker(8, 1_000, Producer(5, 0), COMMIT))
+            damaged[at] = byte
+            struct.pack_into(">I", damaged, 17, google_crc32c.value(bytes(damaged[21 : len(sound)])))
+            path.write_bytes(damaged)
+            assert outcome(path, certifier=True) == outcome(path, certifier=False), (at, byte)
+
+
 @pytest.mark.parametrize("unclean", [False, True])
 def test_tails_are_torn_that_a_scan_takes_to_be_torn(tmp_path: Path, unclean: bool) -> None:
     path, segment = tmp_path / "0.log", random_segment(5, FLAVOURS["modern"])
@@ -174,17 +189,44 @@ def test_an_outcome_is_that_of_the_producers_next_marker_in_any_segment() -> Non
     assert aborted_data(txns)[["producer_id", "first", "last"]].tolist() == [(7, 0, 6)]
 
 
+def walk_of(tmp_path: Path, data: bytes, txns_from: int = 0) -> SegmentWalk:
+    (tmp_path / f"{0:020d}.log").write_bytes(data)
+    files = SegmentFiles(str(tmp_path), 0, len(data), 0)
+    return walk_segment(WalkTask(0, files, is_after=False, txns_from=txns_from))
+
+
 @pytest.mark.parametrize(("producer", "first", "events"), [(7, 0, 1), (-1, 0, 0), (7, 1, 1), (7, 2, 0)])
 def test_batches_of_producers_from_an_offset_on_belong_to_transactions(
     tmp_path: Path, producer: int, first: int, events: int
 ) -> None:
     records = [Record(0, 1, b"a", b""), Record(1, 1, b"b", b"")]
     batch = Batch(records, producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True).encode()
-    (tmp_path / f"{0:020d}.log").write_bytes(batch)
-    files = SegmentFiles(str(tmp_path), 0, len(batch), 0, last=True)
-    walked = walk_segment(WalkTask(0, files, is_after=False, txns_from=first))
+    walked = walk_of(tmp_path, batch, txns_from=first)
     assert walked.fault is None
     assert sum(map(len, walked.events)) == events
+
+
+def test_a_segment_is_cut_where_a_block_begins_so_many_bytes_after_the_cut_before(tmp_path: Path) -> None:
+    """A cut is a position and the lowest offset there."""
+    batches = [Batch([Record(offset, 1, b"k", bytes(50))]).encode() for offset in range(10, 40, 3)]
+    with patch.object(own, "_BLOCK_BYTES", 300), patch.object(segments, "CUT_INTERVAL_BYTES", 300):
+        cuts = walk_of(tmp_path, b"".join(batches)).cuts
+    size = len(batches[0])
+    assert cuts[0] == (0, 0)
+    assert len(cuts) > 2
+    for (before, _), (position, offset) in pairwise(cuts):
+        assert position - before >= 300
+        # the offset after that of the batch before it
+        assert offset == 10 + 3 * (position // size - 1) + 1
+
+
+def test_a_malformed_batch_has_its_base_offset_if_that_can_be_one(tmp_path: Path) -> None:
+    first, second = (Batch([Record(offset, 1, b"k", b"v")]).encode() for offset in (3, 9))
+    for offset, named in ((9, 9), (4, 4), (3, 4), (-1, 4), (2**31 + 3, 2**31 + 3), (2**31 + 4, 4)):
+        damaged = struct.pack(">q", offset) + second[8:-1] + b"?"
+        fault = walk_of(tmp_path, first + damaged).fault
+        assert fault is not None
+        assert fault.offset == named, offset
 
 
 @pytest.mark.parametrize(("producer", "offset", "aborted"), [(7, 0, True), (7, 5, True), (7, 9, False), (8, 3, False)])

@@ -142,14 +142,15 @@ def copying(*log_dirs: str, **options: Any) -> CompactionRequest:
 
 
 def begin(log_dir: str, target: str, **options: Any) -> tuple[Publication, OverlayFileSystem]:
-    """A run whose task has written its output, to a disk or to a store."""
+    """A run whose task has written its output, to a disk or to a store, beside that of an attempt that was killed."""
     here = location(log_dir)
     publication = Publication(file_system([log_dir]), target, copying(log_dir, **options))
     files = []
     for kind, data in build(0, [data_batch(10)]).files.items():
-        output = MixedFileSystem().create(f"{publication.log_path(here)}/{0:020d}{kind}.clean.one", None)
-        output.write([data])
-        output.close(sync=True)
+        for attempt, written in (("two", data[:9]), ("one", data)):
+            output = MixedFileSystem().create(f"{publication.log_path(here)}/{0:020d}{kind}.clean.{attempt}", None)
+            output.write([written])
+            output.close(sync=True)
         files.append(digest_of(data)._replace(kind=kind))
     assert files[0].kind == LOG
     source = OverlayFileSystem(file_system([log_dir]))

@@ -116,6 +116,12 @@ def test_an_output_holds_cleaned_segments_and_all_other_files_that_a_broker_need
         assert (old.st_mtime_ns, old.st_mode) == (new.st_mtime_ns, new.st_mode)
 
 
+@on_disk
+def test_nobody_else_reads_an_output_before_it_is_complete(place: Place) -> None:
+    begin(place.source, place.out)
+    assert place.written().parent.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_run_that_cannot_read_a_checkpoint_leaves_nothing(place: Place) -> None:
     (place.root / "in" / "recovery-point-offset-checkpoint").mkdir()
     with pytest.raises(StorageError):

@@ -47,6 +47,7 @@ KINDS = (LOG, INDEX, TIMEINDEX)
 EPOCHS = join(PATH, LEADER_EPOCHS)
 CLEANED_0 = data_segment(0, [60, 150])
 TRUNCATED_0 = Built(0, {LOG: CLEANED_0.files[LOG][:-3]})
+DAMAGED_0 = Built(0, {LOG: flipped(CLEANED_0.files[LOG], 70)})
 
 
 def three() -> FaultyFileSystem:
@@ -75,6 +76,7 @@ UNDONE: dict[str, list[tuple[Built, dict[str, str]]]] = {
         (data_segment(200, [200]), dict.fromkeys(KINDS, ".swap")),
     ],
     "a truncated swap": [(TRUNCATED_0, {LOG: ".swap"})],
+    "a damaged swap": [(DAMAGED_0, {LOG: ".swap"})],
     "a piece of a split beside another that is unfinished": [
         (data_segment(100, [105]), dict.fromkeys(KINDS, ".cleaned")),
         (data_segment(150, [150]), dict.fromkeys(KINDS, ".swap")),
@@ -132,9 +134,10 @@ def test_a_swap_whose_sources_are_gone_is_finished_even_beside_an_old_leftover(l
     assert sorted(served(fs, PATH)) == [5, last, 150, 200]
 
 
-def test_a_truncated_swap_without_sources_is_an_error() -> None:
+@pytest.mark.parametrize("swap", [TRUNCATED_0, DAMAGED_0], ids=["truncated", "damaged"])
+def test_a_broken_swap_without_sources_is_an_error(swap: Built) -> None:
     fs = log_with(data_segment(200, [200]))
-    put(fs, TRUNCATED_0, {LOG: ".swap"})
+    put(fs, swap, {LOG: ".swap"})
     with pytest.raises(CorruptLogError, match=r"00\.log\.swap at byte \d+"):
         finish_interrupted_swap(fs, HERE)
 

@@ -59,6 +59,7 @@ def test_new_segments_begin_at_the_first_batch_that_does_not_fit_and_have_the_by
     [
         ([3, MAX_RELATIVE_OFFSET], [0]),
         ([3, MAX_RELATIVE_OFFSET + 1], [0, MAX_RELATIVE_OFFSET + 1]),
+        ([3, MAX_RELATIVE_OFFSET, FAR], [0, FAR]),
         # an empty segment stays at the base
         ([FAR, FAR + 1], [0, FAR]),
     ],

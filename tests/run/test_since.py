@@ -19,7 +19,8 @@ from compaction.files.local import LocalFileSystem
 from compaction.files.manifest import Manifest, SourceLog, SourceSegment
 from compaction.names import PARTITION_METADATA
 from compaction.output.finished import FINISHED, read_finished
-from compaction.output.previous_copy import NotContinuedError, common_segments
+from compaction.output.journal import JOURNAL
+from compaction.output.previous_copy import NotContinuedError, common_segments, identify
 from compaction.report import LogReport, LogStatus, RunReport, Since
 from compaction.run import prepare
 from compaction.run.compact import clean_logs
@@ -28,7 +29,7 @@ from tests.disk import Operation, Stopped, WatchedFileSystem
 from tests.kafka.encode import Batch, Record
 from tests.local_job import read_offsets, request_for, write_offsets
 from tests.local_passes import LocalPasses
-from tests.log.logs import NOW_MS, build
+from tests.log.logs import NOW_MS, build, location
 from tests.oracle.records import decode
 
 FS = LocalFileSystem()
@@ -300,6 +301,14 @@ def test_a_previous_copy_that_is_replaced_meanwhile_is_found_out(night: Night, f
     with pytest.raises(StorageError, match="the previous copy was replaced during this run"):
         copy_during(night, first, ".partial", lambda: shutil.copy2(other / FINISHED, first / FINISHED))
     assert not (night.root / "copy").exists()
+
+
+@pytest.mark.parametrize("name", [JOURNAL, f"{0:020d}.log.swap", f"{0:020d}.log.clean.one"])
+def test_a_log_whose_segments_were_being_replaced_has_no_identity(night: Night, name: str) -> None:
+    log = location(str(night.source))
+    assert len(identify(FS, [log])[log].segments) > 1
+    (night.source / "orders-0" / name).touch()
+    assert identify(FS, [log])[log].segments == ()
 
 
 def test_a_source_that_changes_while_it_is_copied_fails_its_log(night: Night, first: Path) -> None:
