@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import argparse
 import ast
+import compileall
 import json
 import os
+import py_compile
 import shutil
 import subprocess
 import sys
@@ -81,11 +83,13 @@ def main() -> None:
     results = {Mutant(*each["mutant"]): each for each in known}
     copies: SimpleQueue[Path] = SimpleQueue()
     with tempfile.TemporaryDirectory(prefix="mutants-") as place, ThreadPoolExecutor(options.processes) as pool:
-        for number in range(options.processes):
-            copies.put(copied(Path(place) / str(number)))
-        runs = [covered(Path(place) / "0", options.processes, ["tests"])]
+        first = compiled(Path(place) / "0")
+        runs = [covered(first, options.processes, ["tests"])]
         if any(mutant.package.startswith("kernels") for mutant in chosen):
-            runs.append(covered(Path(place) / "0", options.processes, _INTERPRETED, compiled=False))
+            runs.append(covered(first, options.processes, _INTERPRETED, compiled=False))
+        copies.put(first)
+        for number in range(1, options.processes):
+            copies.put(shutil.copytree(first, Path(place) / str(number), symlinks=True))
 
         def tried(mutant: Mutant) -> dict[str, Any]:
             copy = copies.get()
@@ -152,10 +156,12 @@ def _annotations(code: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     ]
 
 
-def copied(target: Path) -> Path:
-    """A copy of the project, whose tests import the copy's package."""
+def compiled(target: Path) -> Path:
+    """A copy of the project, whose tests import the copy's package. Its bytecode is valid while its source is the same."""
     unwanted = shutil.ignore_patterns(".git", ".venv", "build", "__pycache__", ".*_cache")
     shutil.copytree(ROOT, target, ignore=unwanted, symlinks=True)
+    mode = py_compile.PycInvalidationMode.CHECKED_HASH
+    compileall.compile_dir(target / "compaction", quiet=1, invalidation_mode=mode)
     return target
 
 
@@ -285,7 +291,9 @@ def _pytest(
 ) -> subprocess.CompletedProcess[str]:
     jit = {} if compiled else {"NUMBA_DISABLE_JIT": "1"}
     path = os.pathsep.join([str(copy), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **jit, **(more or {})}
+    # the first run keeps the bytecode of the tests
+    unwritten = {} if more else {"PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": path, **unwritten, **jit, **(more or {})}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", _QUICK, *arguments]
     return subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
 
