@@ -19,6 +19,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from compaction.formats import keys as key_criteria
 from tests.jvm import spark_variables
+from tests.memory import use_memory
 from tests.object_store.fixtures import bucket, client, store
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ _TOLERATED = 1.25
 # a directory with settings would be on the class path
 os.environ.pop("SPARK_CONF_DIR", None)
 os.environ.update(spark_variables())
+use_memory()
 
 # the same examples in every run, however long they take on a busy machine
 settings.register_profile(

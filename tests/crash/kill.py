@@ -22,7 +22,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +40,7 @@ from compaction.run import waves
 from tests.crash.surroundings import StoppingFiles, cleaned_topics, forked, kill_this_process, run, run_in_order
 from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
 from tests.jvm import executor_options, spark_variables
+from tests.memory import scratch, use_memory
 from tests.trust.checks import difference
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,8 +58,6 @@ LOCAL, CLUSTER = "local[2,16]", "local-cluster[2,1,1024]"
 PATIENCE = {"spark.task.maxFailures": "16", "spark.stage.maxConsecutiveAttempts": "16", "spark.deploy.maxExecutorRetries": "-1"}
 LAST_VICTIMS = ("driver", "driver", "jvm", "all", "all", "")
 MOMENTS = ("any", "writing", "swapping", "swapping")
-#: a kill loses no write, synced or not: so the file system may be one in memory
-MEMORY = Path("/dev/shm")
 #: a run of six logs in a fork takes about a third of a second; it is killed at most this long after a moment
 _SOON_S = (0.001, 0.01, 0.1)
 #: directories with fixed kills, and the changes before which the runs that follow the first killed one are killed
@@ -99,8 +97,8 @@ def kill_chains(runs: OnSpark | InForks, chains: Chains) -> Counter[str]:
     """Kill runs, each chain on one directory, until one of it finishes nevertheless; the directory above is for other files.
     Returns the kills by process and moment. Raises at the first difference."""
     done, deadline = Counter[str](), time.monotonic() + chains.seconds
-    with tempfile.TemporaryDirectory(prefix="kills-", dir=MEMORY if MEMORY.is_dir() else None) as directory:
-        place = Path(directory)
+    # a kill loses no write, synced or not: so the file system may be one in memory
+    with scratch() as place:
         # many small segments, which make many groups to write and to swap
         for index, kind in enumerate(KINDS):
             write_log(place / f"template/topic{index}-{index}", valid_log(kind, SEGMENTS).files)
@@ -333,6 +331,7 @@ def main() -> None:
     parser.add_argument("--fixed", action="store_true", help="kill the driver at fixed points, without a seed")
     parser.add_argument("--waves", action="store_true", help="let the driver clean each log in a wave of its own")
     options = parser.parse_args()
+    use_memory()
     rng, chains = random.Random(options.seed), Chains(options.kills, 1, options.seconds)
     runs: OnSpark | InForks = OnSpark(partial(random_kills, rng), options.chain, options.cluster_every)
     if options.driver:

@@ -35,7 +35,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 def files(directory: Path) -> dict[str, bytes]:
     """Path below a directory -> bytes of all files."""
-    return {str(file.relative_to(directory)): file.read_bytes() for file in directory.rglob("*") if file.is_file()}
+    return {str(file.relative_to(directory)): file.read_bytes() for file in sorted(directory.rglob("*")) if file.is_file()}
 
 
 class Asked(NamedTuple):

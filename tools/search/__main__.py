@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.damage.fuzz import bounds_checked
+from tests.memory import use_memory
 from tools.search.in_memory import replay
 from tools.search.searches import SEARCHES, Search
 from tools.search.turns import Turn, repeat
@@ -87,6 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=0.0, help="of a single turn; one seed if not given")
     parser.add_argument("--replay", type=Path, metavar="CASE", help="a case file")
     options = parser.parse_args(argv)
+    use_memory()
     if options.replay:
         return report(replay(options.replay))
     seed = secrets.randbelow(10**9) if options.seed is None else options.seed
