@@ -19,6 +19,7 @@ from compaction.certifier import key_tables, segments
 from compaction.certifier import reader as own
 from compaction.certifier.erased_keys import matcher, matching
 from compaction.certifier.find_pairs import CleaningRules, LogPair, SegmentFiles, Side
+from compaction.certifier.kept_files import _contradiction
 from compaction.certifier.key_tables import KeyTables
 from compaction.certifier.reader import HEADER_BYTES, ByteRange, Chunk, is_torn, read_batches, read_chunks, read_varint
 from compaction.certifier.records import RangeTask, cut_into_ranges
@@ -28,6 +29,7 @@ from compaction.errors import LogError
 from compaction.files.contents import view
 from compaction.files.local import LocalFileSystem
 from compaction.files.segment_file import SegmentReader, SegmentScan
+from compaction.formats.checkpoints import EpochEntry, EpochRange
 from compaction.formats.keys import KeyCriteria, KeyPattern
 from compaction.formats.primitives import FormatError
 from compaction.kernels.locate import RECORD_ROW
@@ -127,6 +129,15 @@ def test_markers_of_any_bytes_are_to_the_reader_what_they_are_to_that_of_compact
             assert outcome(path, certifier=True) == outcome(path, certifier=False), (at, byte)
 
 
+@pytest.mark.parametrize(("offset", "valid"), [(2**63 - 2, True), (2**63 - 1, False)])
+def test_the_largest_offset_leaves_one_for_the_log_end(tmp_path: Path, offset: int, valid: bool) -> None:
+    path = tmp_path / "0.log"
+    path.write_bytes(Batch([Record(offset, 1, b"k", b"v")]).encode())
+    found = outcome(path, certifier=True)
+    assert found == outcome(path, certifier=False)
+    assert (found[1] is None) is valid
+
+
 @pytest.mark.parametrize("unclean", [False, True])
 def test_tails_are_torn_that_a_scan_takes_to_be_torn(tmp_path: Path, unclean: bool) -> None:
     path, segment = tmp_path / "0.log", random_segment(5, FLAVOURS["modern"])
@@ -140,10 +151,11 @@ def test_tails_are_torn_that_a_scan_takes_to_be_torn(tmp_path: Path, unclean: bo
             "cut": data[start : start + chance.randrange(size)],
             "zeros": bytes(chance.randrange(1, 300)),
             "never flushed": data[start : start + size // 2] + bytes(size - size // 2),
+            "a last byte": data[start : start + size - 8] + bytes(7) + b"\1",
             "changed": bytes(byte ^ (chance.random() < 0.01) for byte in data[start:]),
             "noise": chance.randbytes(chance.randrange(1, 200)),
             "resumes": chance.randbytes(30) + data[start:],
-        }[chance.choice(["cut", "zeros", "never flushed", "changed", "noise", "resumes"])]
+        }[chance.choice(["cut", "zeros", "never flushed", "a last byte", "changed", "noise", "resumes"])]
         path.write_bytes(data[:start] + rest)
         scan = SegmentScan(view(FILES, str(path)), check_crc=True).finish()
         if scan.position == len(data[:start]) + len(rest) or scan.next_offset is None:
@@ -172,6 +184,12 @@ def test_a_varint_that_is_cut_or_too_long_is_malformed(
     data: bytes, at: int, most_bytes: int, expected: tuple[int, int]
 ) -> None:
     assert read_varint(data, at, len(data), most_bytes) == expected
+
+
+@pytest.mark.parametrize(("first_of_next", "wrong"), [(5, True), (6, False)])
+def test_a_batch_with_offsets_of_another_epoch_contradicts_the_checkpoint(first_of_next: int, wrong: bool) -> None:
+    batch = EpochRange(0, 3, 5)
+    assert _contradiction([EpochEntry(0, 0), EpochEntry(1, first_of_next)], 0, [batch]) == (batch if wrong else None)
 
 
 def walk(*events: tuple[int, int, int, int]) -> SegmentWalk:

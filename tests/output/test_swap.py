@@ -386,11 +386,19 @@ def test_a_dry_run_reads_the_recovered_log_and_writes_nothing() -> None:
         assert planned == everything(fs), name
 
 
-def test_a_swap_is_rolled_back_if_a_source_has_changed() -> None:
+@pytest.mark.parametrize(
+    ("base", "changed", "left"),
+    [
+        (0, [5, 7], [5, 7, 105, 150, 210, 250, 310, 390, 400, 401]),
+        # of the second group
+        (300, [310, 320, 390], [5, 150, 210, 250, 310, 320, 390, 400, 401]),
+    ],
+)
+def test_a_swap_is_rolled_back_if_a_source_has_changed(base: int, changed: list[int], left: list[int]) -> None:
     fs = committed_but_not_begun()
-    data_segment(300, [310, 320, 390]).put(fs, HERE.path)
+    data_segment(base, changed).put(fs, HERE.path)
     recover_log(fs, HERE)
-    assert sorted(served(fs, HERE.path)) == [5, 150, 210, 250, 310, 320, 390, 400, 401]
+    assert sorted(served(fs, HERE.path)) == left
     assert read_checkpoints(fs, LOG_DIR).cleaner_offsets[TOPIC] == 100
     assert not [name for name in fs.listdir(HERE.path) if "clean" in name or name == JOURNAL]
 
