@@ -34,10 +34,11 @@ ROOT = Path(__file__).resolve().parent.parent
 _SHARED = {"spark": "spark: SparkSession", "kafka": "gateway: Gateway"}
 #: what takes longest begins first, in this order: what began last would run alone at the end
 _LONGEST = ("spark", "kafka", *(f"tests/{name}.py" for name in (
-    "cluster/test_cluster", "scenarios/test_drawn", "object_store/test_any_store", "crash/test_kill", "spark/test_machines",
-    "test_examples", "conformance/test_versions", "crash/test_lost_tasks", "kernels/test_compiling", "airflow/test_dag",
-    "trust/test_disturbed_runs", "damage/test_bombs", "notebooks/test_notebooks", "files/test_other_systems",
-    "object_store/test_object_store", "crash/test_beside_a_broker",
+    "cluster/test_cluster", "crash/test_lost_tasks", "scenarios/test_drawn", "object_store/test_any_store", "crash/test_kill",
+    "trust/test_disturbed_runs", "spark/test_machines", "test_examples", "conformance/test_versions", "engines/test_workers",
+    "scenarios/test_scenarios", "commands/test_exports", "commands/test_transcripts", "kernels/test_compiling",
+    "airflow/test_dag", "certifier/test_random_logs", "damage/test_bombs", "notebooks/test_notebooks",
+    "files/test_other_systems", "object_store/test_object_store", "crash/test_beside_a_broker",
 )))  # fmt: skip
 #: a tier that takes more than this share of its budget says so
 _TOLERATED = 1.25
