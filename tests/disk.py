@@ -297,6 +297,11 @@ class FaultyFileSystem(DiskFileSystem):
         """All files, sorted."""
         return sorted(join(path, name) for path, directory in self._directories.items() for name in directory.names)
 
+    def inodes(self) -> list[Inode]:
+        """Of all files, each once, whatever names it has."""
+        found = {inode.number: inode for directory in self._directories.values() for inode in directory.names.values()}
+        return [*found.values()]
+
     def copy_out(self, path: str, target: Path) -> None:
         """Write the files of a directory to one on disk, with their mtimes."""
         target.mkdir(parents=True)

@@ -59,8 +59,7 @@ def topics(logs: int) -> list[str]:
 
 def used_bytes(disk: FaultyFileSystem) -> int:
     """In blocks; a file with several names counts once."""
-    files = {inode.number: inode for inode in map(disk.inode, disk.paths())}
-    return sum(-(-len(file.data) // _BLOCK_BYTES) * _BLOCK_BYTES for file in files.values())
+    return sum(-(-len(file.data) // _BLOCK_BYTES) * _BLOCK_BYTES for file in disk.inodes())
 
 
 def cleaned_logs(disk: FaultyFileSystem) -> set[str]:
