@@ -39,6 +39,8 @@ AS_OF_MS = 1_798_761_600_000
 NAMESPACE = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"]), "sh", "-c"]
 #: without the second one, all processes of the machine would see it
 READ_ONLY_SHM = "mount --bind /dev/shm /dev/shm && mount -o remount,bind,ro /dev/shm && ! touch /dev/shm/file"
+#: the working directory may be there
+WRITABLE_HERE = 'mount --bind "$PWD" "$PWD" && mount -o remount,bind,rw "$PWD"'
 POLICY = "cleanup.policy=compact"
 
 
@@ -57,7 +59,7 @@ def mounted(missing: Callable[[str], None]) -> Mounted:
 
 def _run(command: Sequence[str], place: Path) -> subprocess.CompletedProcess[str]:
     variables = {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, **spark_variables()}
-    return started(command, cwd=place, without=("SPARK_",), **variables)
+    return started(command, cwd=place, without=("SPARK_",), **variables, TMPDIR=str(place))
 
 
 def _compact(log_dir: Path, **settings: str) -> list[str]:
@@ -73,7 +75,7 @@ def test_no_command_writes_to_the_shared_memory_of_the_machine(
 ) -> None:
     options = {"compact": ["--set", POLICY, "--output-dir", "copy"], "dry-run": ["--set", POLICY], "count": []}[command]
     call = [sys.executable, "-m", "compaction", command, "--engine", "spark", "--log-dir", str(large), *options]
-    done = mounted(READ_ONLY_SHM, call, tmp_path)
+    done = mounted(f"{READ_ONLY_SHM} && {WRITABLE_HERE}", call, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Read-only" in done.stderr, "the mount is not in force"
     assert "Traceback" not in done.stderr
