@@ -14,7 +14,6 @@ import errno
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import NamedTuple, Protocol, TypeVar
@@ -289,9 +288,8 @@ def normal(path: str) -> str:
     return str(Path(path)) if storage_of(path) is DISK else path.rstrip("/")
 
 
-@lru_cache(4096)
 def _is_normal(path: str) -> bool:
-    # nearly all paths are in this form, and a run asks hundreds of thousands of times, mostly of the same ones again
+    # nearly all paths are in this form, and a run asks hundreds of thousands of times
     return path.startswith("/") and "//" not in path and "/./" not in path and not path.endswith(("/", "/."))
 
 
