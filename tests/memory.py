@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - directories of their own are made there
-#: all tests at once and their suites have less, in bytes
+#: free bytes: about one gibibyte was in use when the suites were looked at
 _SPACE = 6 << 30
 
 
@@ -30,7 +30,8 @@ def _has_space() -> bool:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A temporary directory."""
+    """A temporary directory, also of a program that has not asked for memory."""
+    use_memory()
     root = Path(tempfile.mkdtemp(prefix="scratch-"))
     try:
         yield root

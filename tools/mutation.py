@@ -83,7 +83,7 @@ def main() -> None:
     results = {Mutant(*each["mutant"]): each for each in known}
     copies: SimpleQueue[Path] = SimpleQueue()
     with tempfile.TemporaryDirectory(prefix="mutants-") as place, ThreadPoolExecutor(options.processes) as pool:
-        first = compiled(Path(place) / "0")
+        first = copied(Path(place) / "0")
         runs = [covered(first, options.processes, ["tests"])]
         if any(mutant.package.startswith("kernels") for mutant in chosen):
             runs.append(covered(first, options.processes, _INTERPRETED, compiled=False))
@@ -156,7 +156,7 @@ def _annotations(code: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     ]
 
 
-def compiled(target: Path) -> Path:
+def copied(target: Path) -> Path:
     """A copy of the project, whose tests import the copy's package. Its bytecode is valid while its source is the same."""
     unwanted = shutil.ignore_patterns(".git", ".venv", "build", "__pycache__", ".*_cache")
     shutil.copytree(ROOT, target, ignore=unwanted, symlinks=True)

@@ -40,7 +40,7 @@ from compaction.run import waves
 from tests.crash.surroundings import StoppingFiles, cleaned_topics, forked, kill_this_process, run, run_in_order
 from tests.damage.valid_logs import NOW_MS, look_at, valid_log, write_log
 from tests.jvm import executor_options, spark_variables
-from tests.memory import scratch, use_memory
+from tests.memory import scratch
 from tests.trust.checks import difference
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -331,7 +331,6 @@ def main() -> None:
     parser.add_argument("--fixed", action="store_true", help="kill the driver at fixed points, without a seed")
     parser.add_argument("--waves", action="store_true", help="let the driver clean each log in a wave of its own")
     options = parser.parse_args()
-    use_memory()
     rng, chains = random.Random(options.seed), Chains(options.kills, 1, options.seconds)
     runs: OnSpark | InForks = OnSpark(partial(random_kills, rng), options.chain, options.cluster_every)
     if options.driver:
